@@ -1,5 +1,3 @@
 """Lists the plugins; everything else lives in fixtures/."""
 
-pytest_plugins = [
-    "fixtures.options",
-]
+pytest_plugins: list[str] = []
