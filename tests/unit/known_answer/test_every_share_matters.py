@@ -1,31 +1,37 @@
-"""Whatever happens to one rank's share in one collective, the text changes: all sizes of tensor parallelism, ranks, sites.
+"""Whatever happens to one rank's share in one collective, the text changes: every tp, every rank, every site.
 
 fp16, AWQ, llama and internlm2 have equal weights (test_checkpoints.py), so what holds for one holds for all.
 """
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import combinations, permutations
 
 import pytest
 
-from fixtures.known_answer.lockstep import Lockstep, exact
+from fixtures.known_answer.lockstep import Lockstep
 from fixtures.known_answer.model import ModelSpec, answer_token_ids, folder_of
 from fixtures.known_answer.share_faults import Copied, Lost, Stale, Twice, Unheard
 from fixtures.known_answer.weights import load_weights
 
 ANSWER_TOKENS = 24
+both_sizes = pytest.mark.parametrize("model", ["small", "full"], indirect=True)
 
 
-@pytest.fixture(scope="module", params=["small", "full"])
+@pytest.fixture(scope="module")
 def model(request, tmp_path_factory):
-    spec = ModelSpec(size=request.param, answer_tokens=ANSWER_TOKENS)
+    spec = ModelSpec(size=getattr(request, "param", "small"), answer_tokens=ANSWER_TOKENS)
     return spec, load_weights(folder_of(spec, tmp_path_factory.mktemp("models")))
 
 
 @pytest.fixture(scope="module", params=[2, 4, 8], ids=lambda tp: f"tp{tp}")
 def ranks(request, model):
     return Lockstep(model[1], request.param)
+
+
+@pytest.fixture
+def world(ranks):
+    return range(len(ranks.shards))
 
 
 @pytest.fixture
@@ -41,9 +47,15 @@ def prompt(model):
 
 
 @pytest.fixture
-def sums(model):
-    """Sites that end in an all-reduce: the embedding, and attention and MLP of each layer."""
-    return range(1 + 2 * len(model[1].layers))
+def layer_sites(model):
+    """The sites that end attention and MLP of each layer."""
+    return range(1, 1 + 2 * len(model[1].layers))
+
+
+@pytest.fixture
+def sums(layer_sites):
+    """The sites that end in an all-reduce: the embedding too."""
+    return range(layer_sites.stop)
 
 
 @pytest.fixture
@@ -53,37 +65,61 @@ def gather(sums):
 
 
 def unnoticed(ranks, prompt, text, faults):
-    """The faults under which the text stays right. A wrong text may be endless: it is followed for one token more."""
-    return [fault for fault in faults if ranks.generate(prompt, len(text) + 1, fault) == text]
+    """The faults under which the text stays right to its end. A wrong one is followed to its first wrong token."""
+    return [
+        fault
+        for fault in faults
+        if all(said == right for said, right in zip(ranks.tokens(prompt, fault), text, strict=False))
+    ]
 
 
+@both_sizes
 def test_text_is_right_without_a_fault(ranks, prompt, text):
-    assert ranks.generate(prompt, len(text) + 1, exact) == text
+    assert list(ranks.tokens(prompt)) == text
 
 
-def test_a_share_left_out(ranks, prompt, text, sums, gather):
-    world = range(len(ranks.shards))
-    faults = [Lost(site, rank) for site in (*sums, gather) for rank in world]
-    assert not unnoticed(ranks, prompt, text, faults)
+@both_sizes
+def test_a_share_left_out(ranks, world, prompt, text, sums, gather):
+    assert not unnoticed(ranks, prompt, text, [Lost(site, rank) for site in (*sums, gather) for rank in world])
 
 
-def test_a_share_counted_twice(ranks, prompt, text, sums):
-    faults = [Twice(site, rank) for site in sums for rank in range(len(ranks.shards))]
-    assert not unnoticed(ranks, prompt, text, faults)
+@both_sizes
+def test_a_share_counted_twice(ranks, world, prompt, text, sums):
+    assert not unnoticed(ranks, prompt, text, [Twice(site, rank) for site in sums for rank in world])
 
 
-def test_a_share_of_the_previous_step(ranks, prompt, text, sums, gather):
-    faults = [Stale(site, rank) for site in (*sums, gather) for rank in range(len(ranks.shards))]
-    assert not unnoticed(ranks, prompt, text, faults)
+@both_sizes
+def test_a_share_of_the_previous_step(ranks, world, prompt, text, sums, gather):
+    assert not unnoticed(ranks, prompt, text, [Stale(site, rank) for site in (*sums, gather) for rank in world])
 
 
-def test_parts_of_the_gather_swapped_or_copied(ranks, prompt, text, gather):
-    pairs = list(permutations(range(len(ranks.shards)), 2))
-    faults = [Copied(gather, *pair, swapped) for pair in pairs for swapped in (False, True)]
-    assert not unnoticed(ranks, prompt, text, faults)
+def test_parts_of_the_gather_swapped(ranks, world, prompt, text, gather):
+    assert not unnoticed(ranks, prompt, text, [Copied(gather, *pair, swapped=True) for pair in combinations(world, 2)])
 
 
-def test_a_share_that_one_rank_alone_does_not_get(ranks, prompt, text, sums):
-    pairs = list(permutations(range(len(ranks.shards)), 2))
-    faults = [Unheard(site, *pair) for site in sums for pair in pairs]
-    assert not unnoticed(ranks, prompt, text, faults)
+def test_a_part_of_the_gather_in_anothers_place(ranks, world, prompt, text, gather):
+    assert not unnoticed(ranks, prompt, text, [Copied(gather, *pair, swapped=False) for pair in permutations(world, 2)])
+
+
+def test_a_share_that_one_rank_alone_does_not_get(ranks, world, prompt, text, sums):
+    assert not unnoticed(
+        ranks, prompt, text, [Unheard(site, *pair) for site in sums for pair in permutations(world, 2)]
+    )
+
+
+@pytest.mark.parametrize("fault", [Lost, Twice])
+def test_a_single_step_is_enough(ranks, world, prompt, text, layer_sites, fault):
+    """At any step, in attention or MLP, a rank's share that is wrong once makes that very token wrong."""
+    for step, right in enumerate(text):
+        said_before = prompt + text[:step]
+        faults = [fault(site, rank) for site in layer_sites for rank in world]
+        assert all(next(ranks.tokens(said_before, each)) != right for each in faults), step
+
+
+def test_a_single_stale_step_is_enough(ranks, world, prompt, text, layer_sites):
+    for step in range(1, len(text)):
+        said_before = prompt + text[: step - 1]
+        for fault in [Stale(site, rank) for site in layer_sites for rank in world]:
+            tokens = ranks.tokens(said_before, fault)
+            assert next(tokens) == text[step - 1]
+            assert next(tokens) != text[step], (step, fault.site, fault.rank)
