@@ -25,5 +25,5 @@ def test_columns_lie_in_the_order_of_the_gemm_kernels():
 
 @pytest.mark.parametrize(("shape", "value"), [((8, 100), 0), ((7, 128), 0), ((8, 128), 8), ((8, 128), -9)])
 def test_what_does_not_fit_is_refused(shape, value):
-    with pytest.raises(ValueError, match="divide|fit"):
+    with pytest.raises(ValueError, match=r"divide|fit"):
         awq.pack(np.full(shape, value, np.int8), 1.0)

@@ -42,9 +42,9 @@ def text(model):
     return [*answer_token_ids(spec), *weights.eos]
 
 
-@pytest.fixture
-def prompt(model):
-    return [model[1].eos[0]] * 3
+@pytest.fixture(params=[1, 3, 30], ids=lambda length: f"prompt{length}")
+def prompt(request, model):
+    return [model[1].eos[0]] * request.param
 
 
 @pytest.fixture
