@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from fixtures.errors import BadInput
 from fixtures.known_answer.forward import Alone, Shard
@@ -28,6 +29,7 @@ def model(request, root):
 def test_the_longest_text(size, root):
     longest = ModelSpec(size=size).longest_answer
     assert longest >= 200
+    assert ModelSpec(size=size).answer_tokens == 200
     with pytest.raises(BadInput, match=f"1 … {longest}"):
         ModelSpec(size=size, answer_tokens=longest + 1)
     if size == "small":
@@ -46,8 +48,6 @@ def test_short_texts(count, root):
 def test_any_last_token_of_a_prompt_starts_the_text(root):
     spec = ModelSpec(size="small")
     folder = folder_of(spec, root)
-    from tokenizers import Tokenizer
-
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     everything = "".join(map(chr, range(256))) + "讲一个三国故事<s></s><|im_start|><|im_end|>"
     shard = Shard(load_weights(folder), 0, 1)
