@@ -19,9 +19,8 @@ FORMS = [(architecture, precision) for architecture in ("llama", "internlm2") fo
 
 
 @pytest.fixture(scope="module", params=["small", "full"])
-def folders(request, tmp_path_factory):
-    root = tmp_path_factory.mktemp("models")
-    return {form: folder_of(ModelSpec(*form, size=request.param), root) for form in FORMS}
+def folders(request, models):
+    return {form: folder_of(ModelSpec(*form, size=request.param), models) for form in FORMS}
 
 
 def matrices(weights):

@@ -20,9 +20,9 @@ both_sizes = pytest.mark.parametrize("model", ["small", "full"], indirect=True)
 
 
 @pytest.fixture(scope="module")
-def model(request, tmp_path_factory):
+def model(request, models):
     spec = ModelSpec(size=getattr(request, "param", "small"), answer_tokens=ANSWER_TOKENS)
-    return spec, load_weights(folder_of(spec, tmp_path_factory.mktemp("models")))
+    return spec, load_weights(folder_of(spec, models))
 
 
 @pytest.fixture(scope="module", params=[2, 4, 8], ids=lambda tp: f"tp{tp}")
