@@ -73,7 +73,7 @@ def test_missing_file(tmp_path):
 
 
 def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(BadInput, match="is a directory$"):
+    with pytest.raises(BadInput, match=r"is a directory$"):
         load_node(f"{tmp_path}/")
 
 
