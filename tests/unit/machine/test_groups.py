@@ -74,15 +74,30 @@ def test_no_group_has_a_better_worst_link(machine, data):
     assert worst(group) == min(worst(other) for other in combinations(range(len(machine.gpus)), size))
 
 
-@settings(deadline=None)  # the machine may be busy
-@given(st.permutations(range(6)))
-def test_between_equal_worst_links_the_sum_decides(order):
-    """Two triangles whose worst link is PHB, one with two NVLinks, wherever they stand."""
-    far = dict.fromkeys(combinations(range(6), 2), "SYS")
-    plain, better = order[:3], order[3:]
-    far.update({pair: "PHB" for pair in combinations(sorted(plain), 2)})
-    far.update(dict(zip(combinations(sorted(better), 2), ["NV1", "PHB", "NV1"], strict=True)))
-    assert best_group(machine_of(6, far), 3) == tuple(sorted(better))
+@pytest.mark.parametrize(
+    ("plain", "better"),
+    [
+        (["PHB", "PHB", "PHB"], ["PIX", "PHB", "PIX"]),
+        (["PIX", "PHB", "PIX"], ["NV1", "PHB", "PIX"]),
+        (["NV1", "PHB", "NV1"], ["NV2", "PHB", "NV1"]),
+    ],
+)
+@settings(deadline=None)
+@given(order=st.permutations(range(6)))
+def test_between_equal_worst_links_the_sum_decides(plain, better, order):
+    """Two triangles whose worst link is PHB, far from each other, wherever they stand."""
+    words = dict.fromkeys(combinations(range(6), 2), "SYS")
+    words.update(zip(combinations(sorted(order[:3]), 2), plain, strict=True))
+    words.update(zip(combinations(sorted(order[3:]), 2), better, strict=True))
+    assert best_group(machine_of(6, words), 3) == tuple(sorted(order[3:]))
+
+
+def test_a_tempting_neighbour_does_not_spoil_the_group():
+    """Each GPU of the best three has a nearer neighbour that is far from the other two."""
+    words = dict.fromkeys(combinations(range(6), 2), "SYS")
+    words.update(dict.fromkeys(combinations((1, 3, 5), 2), "PXB"))
+    words.update(dict.fromkeys([(0, 1), (2, 3), (4, 5)], "PIX"))
+    assert best_group(machine_of(6, words), 3) == (1, 3, 5)
 
 
 def test_beyond_sixteen_gpus_an_island_is_still_found():

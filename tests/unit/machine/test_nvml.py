@@ -99,6 +99,11 @@ def test_a_driver_without_gpus(fake_nvml):
     )
 
 
+def test_cuda_version_in_words(fake_nvml):
+    fake_nvml(changed(description(T4X4), "cuda 13000", "cuda 12080"))
+    assert read_machine().cuda == "12.8"
+
+
 def test_no_library(monkeypatch, tmp_path):
     monkeypatch.setattr(pynvml, "nvmlLib", None)
     monkeypatch.setattr(pynvml, "CDLL", lambda name: ctypes.CDLL(str(tmp_path / name)))

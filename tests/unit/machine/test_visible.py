@@ -97,6 +97,13 @@ def test_an_ambiguous_beginning_names_nothing():
     assert indices(restrict(twins, UUIDS[0], None)) == [0]
 
 
+@pytest.mark.parametrize("word", ["GPU-", "G", "gpu"])
+def test_too_short_a_beginning_names_nothing_even_on_one_gpu(word):
+    alone = load_node("h200x1")
+    assert restrict(alone, word, None).gpus == ()
+    assert indices(restrict(alone, alone.gpus[0].uuid[:5], None)) == [0]
+
+
 @pytest.mark.parametrize("visible", ["1,1", f"1,{UUIDS[1]}", f"{UUIDS[1]},{UUIDS[1][:12]}"])
 def test_twice(visible):
     with pytest.raises(BadInput, match=r"GPU 1 is named twice, which CUDA refuses$"):
