@@ -86,7 +86,7 @@ def test_a_release_gets_what_it_offers(configuration: Configuration, version: st
 
 @pytest.mark.parametrize(
     ("version", "configuration"),
-    itertools.product(ALL, [NCCL, NCCL_AWQ, IPC, TP1, TP1_AWQ, PYTORCH, SHARED_NCCL, SHARED_IPC, SHARED_PYTORCH]),
+    list(itertools.product(ALL, [NCCL, NCCL_AWQ, IPC, TP1, TP1_AWQ, PYTORCH, SHARED_NCCL, SHARED_IPC, SHARED_PYTORCH])),
     ids=lambda value: value.id if isinstance(value, Configuration) else value,
 )
 def test_no_release_gets_a_flag_or_a_choice_it_lacks(version: str, configuration: Configuration) -> None:
@@ -128,6 +128,20 @@ def test_no_release_gets_a_flag_or_a_choice_it_lacks(version: str, configuration
 )
 def test_what_a_release_lacks_is_said_in_words(configuration: Configuration, version: str, reason: str) -> None:
     assert missing(configuration, version).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "old", "new", "reason"),
+    [
+        (PYTORCH, "{pytorch,turbomind}", "{turbomind}", "lmdeploy 0.18.0 has no --backend pytorch"),
+        (TP1_AWQ, "{hf,awq,", "{hf,", "lmdeploy 0.18.0 has no --model-format awq"),
+        (IPC, ",native,cuda-ipc}", ",mpi}", "lmdeploy 0.18.0 has no --communicator cuda-ipc, only nccl, mpi"),
+    ],
+)
+def test_a_choice_that_a_later_release_drops(configuration: Configuration, old: str, new: str, reason: str) -> None:
+    flags = parse_help((HELP / "0.18.0.txt").read_text().replace(old, new))
+    made = server_command(configuration, MACHINE, Lmdeploy("/v/python", "0.18.0", flags), "/m", port=1, outer=OUTER)
+    assert made == Missing(reason)
 
 
 def test_engine_without_devices_cant_share_a_gpu() -> None:
