@@ -130,6 +130,14 @@ def test_what_a_release_lacks_is_said_in_words(configuration: Configuration, ver
     assert missing(configuration, version).startswith(reason)
 
 
+def test_the_pytorch_engine_gets_no_communicator_even_where_the_help_has_no_sections() -> None:
+    flags = parse_help((HELP / "0.18.0.txt").read_text().replace(" engine arguments:", "-ish arguments:"))
+    made = server_command(PYTORCH, MACHINE, Lmdeploy("/v/python", "0.18.0", flags), "/m", port=1, outer=OUTER)
+    assert isinstance(made, ServerCommand)
+    assert "--communicator" not in made.members[0].argv
+    assert "--eager-mode" in made.members[0].argv
+
+
 @pytest.mark.parametrize(
     ("configuration", "old", "new", "reason"),
     [
