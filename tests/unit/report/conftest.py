@@ -18,7 +18,7 @@ import fixtures.report
 ROOT = Path(__file__).parents[3]
 SCHEMA = json.loads((Path(fixtures.report.__file__).parent / "schema.json").read_text())
 
-OPTIONS = '''
+OPTIONS = """
 from pathlib import Path
 import pytest
 from fixtures.machine.model import Gpu, Machine
@@ -64,7 +64,7 @@ def configuration(request):
     note(request.node, configuration_id=cell.configuration.id, starts=1)
     note(request.node, ready_s=12.3456, gpus=cell.configuration.gpus)
     return cell.configuration
-'''
+"""
 
 
 class Project:
@@ -79,14 +79,17 @@ class Project:
 
     def suite(self, text: str) -> None:
         """Replace the suite's only test module."""
-        (self.folder / "test_suite.py").write_text("import os, signal, pytest\npytestmark = pytest.mark.multigpu\n" + text)
+        (self.folder / "test_suite.py").write_text(
+            "import os, signal, pytest\npytestmark = pytest.mark.multigpu\n" + text
+        )
 
     def start(self, *args: str) -> subprocess.Popen[str]:
         """Start pytest on the suite in a process group of its own."""
         process = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *args],
+            # Without this environment's other plugins, whose imports take longer than the run.
+            [sys.executable, "-m", "pytest", *(("-p", "xdist") if "-n" in args else ()), *args],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "PYTHONDONTWRITEBYTECODE": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
