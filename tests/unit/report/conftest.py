@@ -16,6 +16,8 @@ import pytest
 import fixtures.report
 
 ROOT = Path(__file__).parents[3]
+#: Whatever the outer pytest was given is not for the inner one.
+PLAIN = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "PYTEST_PLUGINS": ""}
 SCHEMA = json.loads((Path(fixtures.report.__file__).parent / "schema.json").read_text())
 
 OPTIONS = """
@@ -89,7 +91,7 @@ class Project:
             # Without this environment's other plugins, whose imports take longer than the run.
             [sys.executable, "-m", "pytest", *(("-p", "xdist") if "-n" in args else ()), *args],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", **PLAIN},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
