@@ -94,6 +94,7 @@ def test_words_of_cells():
         a_test("a", "z", "failed", "set-up"),
         a_test("b", "x", "skipped", "set-up"),
         a_test("b", "y", "skipped") | {"reason": "not run: interrupted"},
+        a_test("c", "z", "skipped") | {"reason": "not run: interrupted"},
         a_test(None, "both", "failed", "tear-down"),
     ]
     report = a_report(tests, ["a", "b", "c"])
