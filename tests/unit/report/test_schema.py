@@ -1,0 +1,96 @@
+"""schema.json itself: the parts that no run fills yet, and what it must refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from fixtures.machine.model import Gpu, Machine
+from fixtures.matrix import Cell, Configuration
+from fixtures.report.contract import RunFacts
+from fixtures.report.model import RunRecord
+from tests.unit.report.conftest import SCHEMA, check_schema
+
+MEASURED = {
+    "arm": "p2p_off",
+    "status": "wrong",
+    "transport": "SHM",
+    "busbw_gb_per_s": 5.2,
+    "sizes": [8, 1048576],
+    "trials": 3,
+    "words": "3 of 1024 elements differ on GPU 1",
+}
+PAIR = {"a": 0, "b": 1, "link": "NODE", **MEASURED}
+GROUP = {"gpus": [0, 1, 2, 3], "operation": "all_reduce", "process_model": "thread_per_gpu", **MEASURED}
+VERDICT = {
+    "class": "p2p-broken",
+    "where": "fabric",
+    "words": "all-reduce over P2P is wrong between GPU 0 and GPU 1",
+    "configuration": "turbomind-tp2-fp16-nccl-p2p_on",
+    "tests": ["tests/multigpu/test_server.py::test_founding_request[turbomind-tp2-fp16-nccl-p2p_on]"],
+    "evidence": ["bundles/1.tar.gz"],
+    "seen": [3, 3],
+    "workaround": "NCCL_P2P_DISABLE=1",
+}
+
+
+@pytest.fixture
+def report() -> dict[str, Any]:
+    """The report of a run that has only begun, on a machine without GPUs."""
+    machine = Machine("laptop", (), (), (), why_no_gpus="no NVIDIA driver")
+    cell = Cell(Configuration("turbomind", None, 1, "fp16"), "needs 1 GPU, this machine has none: no NVIDIA driver")
+    return RunRecord(RunFacts(machine, None, [cell], Path("reports"))).as_dict()
+
+
+def test_schema_is_a_schema():
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+
+
+def test_run_without_gpus_or_lmdeploy(report):
+    check_schema(report)
+    assert report["lmdeploy"] is None
+    assert report["configurations"][0]["reason"] == "needs 1 GPU, this machine has none: no NVIDIA driver"
+
+
+def test_pairs_groups_and_verdicts(report):
+    check_schema({**report, "pairs": [PAIR], "groups": [GROUP], "verdicts": [VERDICT]})
+
+
+@pytest.mark.parametrize(
+    ("part", "entry", "change"),
+    [
+        ("pairs", PAIR, {"status": "ok"}),
+        ("pairs", PAIR, {"link": "X"}),
+        ("pairs", PAIR, {"busbw": 5.2}),
+        ("groups", GROUP, {"process_model": "threads"}),
+        ("groups", GROUP, {"gpus": [0, 0]}),
+        ("verdicts", VERDICT, {"class": "broken"}),
+        ("verdicts", VERDICT, {"seen": [3]}),
+        ("verdicts", VERDICT, {"seen": [3, 3, 3]}),
+        ("verdicts", VERDICT, {"where": "gpu"}),
+    ],
+)
+def test_refuses_what_readers_do_not_know(report, part, entry, change):
+    with pytest.raises(jsonschema.ValidationError):
+        check_schema({**report, part: [{**entry, **change}]})
+
+
+@pytest.mark.parametrize(("outcome", "reason"), [("skipped", None), ("failed", None), ("passed", "why not")])
+def test_reason_belongs_to_what_did_not_pass(report, outcome, reason):
+    report["configurations"][0] |= {"outcome": outcome, "reason": reason}
+    with pytest.raises(jsonschema.ValidationError):
+        check_schema(report)
+
+
+def test_every_kind_of_link_and_a_gpu(report):
+    gpu = Gpu(0, "GPU-1", "NVIDIA H200", "00000000:19:00.0", 143771)
+    links = (("X", "NV18", "PIX"), ("PXB", "PHB", "NODE"), ("SYS", "X", "X"))
+    facts = RunFacts(Machine("h", (gpu,), links, ()), {"version": "0.18.0"}, [], Path("reports"))
+    made = RunRecord(facts).as_dict()
+    check_schema(made)
+    assert made["machine"]["gpus"] == [
+        {"index": 0, "uuid": "GPU-1", "name": "NVIDIA H200", "bus_id": "00000000:19:00.0", "memory_mib": 143771}
+    ]
