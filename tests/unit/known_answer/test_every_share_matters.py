@@ -1,0 +1,126 @@
+"""Whatever happens to one rank's share in one collective, the text changes: every tp, every rank, every site.
+
+fp16, AWQ, llama and internlm2 have equal weights (test_checkpoints.py), so what holds for one holds for all.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations, permutations
+
+import pytest
+
+from fixtures.known_answer.lockstep import Lockstep
+from fixtures.known_answer.model import ModelSpec, answer_token_ids, folder_of
+from fixtures.known_answer.share_faults import Copied, Lost, Stale, Twice, Unheard
+from fixtures.known_answer.weights import load_weights
+
+# Enough that each of eight shards of the vocabulary has one of the text, some two.
+ANSWER_TOKENS = 12
+both_sizes = pytest.mark.parametrize("model", ["small", "full"], indirect=True)
+
+
+@pytest.fixture(scope="module")
+def model(request, tmp_path_factory):
+    spec = ModelSpec(size=getattr(request, "param", "small"), answer_tokens=ANSWER_TOKENS)
+    return spec, load_weights(folder_of(spec, tmp_path_factory.mktemp("models")))
+
+
+@pytest.fixture(scope="module", params=[2, 4, 8], ids=lambda tp: f"tp{tp}")
+def ranks(request, model):
+    return Lockstep(model[1], request.param)
+
+
+@pytest.fixture
+def world(ranks):
+    return range(len(ranks.shards))
+
+
+@pytest.fixture
+def text(model):
+    """The whole right text: the answer's tokens and the end-of-text token."""
+    spec, weights = model
+    return [*answer_token_ids(spec), *weights.eos]
+
+
+@pytest.fixture(params=[1, 3, 30], ids=lambda length: f"prompt{length}")
+def prompt(request, model):
+    return [model[1].eos[0]] * request.param
+
+
+@pytest.fixture
+def layer_sites(model):
+    """The sites that end attention and MLP of each layer."""
+    return range(1, 1 + 2 * len(model[1].layers))
+
+
+@pytest.fixture
+def sums(layer_sites):
+    """The sites that end in an all-reduce: the embedding too."""
+    return range(layer_sites.stop)
+
+
+@pytest.fixture
+def gather(sums):
+    """The site of the logits' all-gather."""
+    return sums.stop
+
+
+def unnoticed(ranks, prompt, text, faults):
+    """The faults under which the text stays right to its end. A wrong one is followed to its first wrong token."""
+    return [
+        fault
+        for fault in faults
+        if all(said == right for said, right in zip(ranks.tokens(prompt, fault), text, strict=False))
+    ]
+
+
+@both_sizes
+def test_text_is_right_without_a_fault(ranks, prompt, text):
+    assert list(ranks.tokens(prompt)) == text
+
+
+@both_sizes
+def test_a_share_left_out(ranks, world, prompt, text, sums, gather):
+    assert not unnoticed(ranks, prompt, text, [Lost(site, rank) for site in (*sums, gather) for rank in world])
+
+
+@both_sizes
+def test_a_share_counted_twice(ranks, world, prompt, text, sums):
+    assert not unnoticed(ranks, prompt, text, [Twice(site, rank) for site in sums for rank in world])
+
+
+@both_sizes
+def test_a_share_of_the_previous_step(ranks, world, prompt, text, sums, gather):
+    assert not unnoticed(ranks, prompt, text, [Stale(site, rank) for site in (*sums, gather) for rank in world])
+
+
+def test_parts_of_the_gather_swapped(ranks, world, prompt, text, gather):
+    assert not unnoticed(ranks, prompt, text, [Copied(gather, *pair, swapped=True) for pair in combinations(world, 2)])
+
+
+def test_a_part_of_the_gather_in_anothers_place(ranks, world, prompt, text, gather):
+    assert not unnoticed(ranks, prompt, text, [Copied(gather, *pair, swapped=False) for pair in permutations(world, 2)])
+
+
+def test_a_share_that_one_rank_alone_does_not_get(ranks, world, prompt, text, sums):
+    assert not unnoticed(
+        ranks, prompt, text, [Unheard(site, *pair) for site in sums for pair in permutations(world, 2)]
+    )
+
+
+@pytest.mark.parametrize("fault", [Lost, Twice])
+def test_a_single_step_is_enough(ranks, world, prompt, text, layer_sites, fault):
+    """At any step, in attention or MLP, a rank's share that is wrong once makes that very token wrong."""
+    for step, right in enumerate(text):
+        said_before = prompt + text[:step]
+        faults = [fault(site, rank) for site in layer_sites for rank in world]
+        assert all(next(ranks.tokens(said_before, each)) != right for each in faults), step
+
+
+def test_a_single_stale_step_is_enough(ranks, world, prompt, text, layer_sites):
+    for step in range(1, len(text)):
+        said_before = prompt + text[: step - 1]
+        for fault in [Stale(site, rank) for site in layer_sites for rank in world]:
+            tokens = ranks.tokens(said_before, fault)
+            assert next(tokens) == text[step - 1]
+            assert next(tokens) != text[step], (step, fault.site, fault.rank)
