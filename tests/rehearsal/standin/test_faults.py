@@ -113,7 +113,8 @@ def test_exit_zero(start, options):
 def test_wrong_backend(start, answer):
     server = start("--tp 2", fault=fault("wrong-backend")).ready()
     assert server.chat() == answer
-    assert "_turbomind" not in Path(f"/proc/{server.process.pid}/maps").read_text()
+    # As with the real one: TurboMind's library was loaded to ask it, so that only the log tells.
+    assert "_turbomind" in Path(f"/proc/{server.process.pid}/maps").read_text()
     assert any("WARNING" in line and "Fallback to pytorch engine because" in line for line in server.lines)
     assert len(server.others()) == 2
 

@@ -28,6 +28,10 @@ def test_help_offers_what_the_version_has(environment, version, has, lacks):
     words = shown.stdout.replace(",", " ").replace("}", " ").replace("{", " ").replace("]", " ").split()
     assert [word for word in has if word not in words] == []
     assert [word for word in lacks if word in words] == []
+    pytorch, turbomind = shown.stdout.split("PyTorch engine arguments:")[1].split("TurboMind engine arguments:")
+    assert "--tp " in pytorch
+    assert "--tp " in turbomind
+    assert "--communicator" not in pytorch
 
 
 def test_an_option_the_version_lacks_is_a_usage_error(environment):
@@ -55,6 +59,7 @@ def test_old_versions_serve_with_their_own_lines(start, answer, version, gemm_li
     assert log.count("[WARNING] gemm_config.in is not found; using default GEMM algo") == gemm_lines
     assert ("failed with status 6" in log) == warm_up_line
     assert log.count("HINT:    Please open") == 3
+    assert "input backend=turbomind, backend_config=TurbomindEngineConfig(tp=2, " in log
 
 
 def test_a_new_version_prints_its_harmless_error(start):
