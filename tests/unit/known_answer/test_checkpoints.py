@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from tokenizers import Tokenizer
 
 from fixtures.errors import BadInput
@@ -18,9 +19,8 @@ FORMS = [(architecture, precision) for architecture in ("llama", "internlm2") fo
 
 
 @pytest.fixture(scope="module", params=["small", "full"])
-def folders(request, tmp_path_factory):
-    root = tmp_path_factory.mktemp("models")
-    return {form: folder_of(ModelSpec(*form, size=request.param), root) for form in FORMS}
+def folders(request, models):
+    return {form: folder_of(ModelSpec(*form, size=request.param), models) for form in FORMS}
 
 
 def matrices(weights):
@@ -57,8 +57,6 @@ def test_norms_are_ones(folders):
 
 
 def test_internlm2_keeps_query_key_and_value_of_each_head_together(folders):
-    from safetensors.numpy import load_file
-
     joined = load_file(folders["internlm2", "fp16"] / "model.safetensors")["model.layers.0.attention.wqkv.weight"]
     layer = load_weights(folders["llama", "fp16"]).layers[0]
     head_dim = layer.query.shape[0] // 8
@@ -88,13 +86,14 @@ def test_size_on_disk(folders):
     assert max(megabytes.values()) < 80
 
 
-def test_tokenizer_takes_any_text_and_spells_the_answer(folders):
-    spec = ModelSpec()
+def test_tokenizer_takes_any_text_and_never_as_the_answers_tokens(folders):
     tokenizer = Tokenizer.from_file(str(folders["llama", "fp16"] / "tokenizer.json"))
+    answer = {id for word, id in tokenizer.get_vocab().items() if word.lstrip("Ġ")[:1] == "n" and word[-1].isdigit()}
+    assert len(answer) == 200
     for text in ("讲一个三国故事", "n0 n1", "\x00\t🐉 é", "<|im_start|>user\n"):
         ids = tokenizer.encode(text).ids
         assert tokenizer.decode(ids, skip_special_tokens=False) == text
-        assert not {*ids} & {*answer_token_ids(ModelSpec(size="small"))} or spec.size == "full"
+        assert not answer & {*ids}
     assert len(tokenizer.encode("<|im_start|>").ids) == 1
 
 

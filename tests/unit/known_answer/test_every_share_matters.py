@@ -20,9 +20,9 @@ both_sizes = pytest.mark.parametrize("model", ["small", "full"], indirect=True)
 
 
 @pytest.fixture(scope="module")
-def model(request, tmp_path_factory):
+def model(request, models):
     spec = ModelSpec(size=getattr(request, "param", "small"), answer_tokens=ANSWER_TOKENS)
-    return spec, load_weights(folder_of(spec, tmp_path_factory.mktemp("models")))
+    return spec, load_weights(folder_of(spec, models))
 
 
 @pytest.fixture(scope="module", params=[2, 4, 8], ids=lambda tp: f"tp{tp}")
@@ -42,9 +42,9 @@ def text(model):
     return [*answer_token_ids(spec), *weights.eos]
 
 
-@pytest.fixture(params=[1, 3, 30], ids=lambda length: f"prompt{length}")
+@pytest.fixture
 def prompt(request, model):
-    return [model[1].eos[0]] * request.param
+    return [model[1].eos[0]] * getattr(request, "param", 3)
 
 
 @pytest.fixture
@@ -82,6 +82,12 @@ def test_text_is_right_without_a_fault(ranks, prompt, text):
 @both_sizes
 def test_a_share_left_out(ranks, world, prompt, text, sums, gather):
     assert not unnoticed(ranks, prompt, text, [Lost(site, rank) for site in (*sums, gather) for rank in world])
+
+
+@pytest.mark.parametrize("prompt", [1, 30], indirect=True)
+def test_a_share_left_out_after_a_short_and_a_long_prompt(ranks, world, prompt, text, sums):
+    """A state of zeros attends to all earlier tokens alike: their number must not matter."""
+    assert not unnoticed(ranks, prompt, text, [Lost(site, rank) for site in sums for rank in world])
 
 
 @both_sizes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from fixtures.errors import BadInput
 from fixtures.known_answer.forward import Alone, Shard
@@ -12,42 +13,36 @@ from fixtures.known_answer.model import ModelSpec, answer_token_ids, folder_of
 from fixtures.known_answer.weights import load_weights
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return tmp_path_factory.mktemp("models")
-
-
 @pytest.fixture(scope="module", params=["small", "full"])
-def model(request, root):
-    spec = ModelSpec(size=request.param, answer_tokens=20)
-    weights = load_weights(folder_of(spec, root))
+def model(request, models):
+    spec = ModelSpec(size=request.param, answer_tokens=12)
+    weights = load_weights(folder_of(spec, models))
     return weights, [*answer_token_ids(spec), *weights.eos]
 
 
 @pytest.mark.parametrize("size", ["small", "full"])
-def test_the_longest_text(size, root):
+def test_the_longest_text(size, models):
     longest = ModelSpec(size=size).longest_answer
     assert longest >= 200
+    assert ModelSpec(size=size).answer_tokens == 200
     with pytest.raises(BadInput, match=f"1 … {longest}"):
         ModelSpec(size=size, answer_tokens=longest + 1)
     if size == "small":
         spec = ModelSpec(size=size, answer_tokens=longest)
-        weights = load_weights(folder_of(spec, root))
+        weights = load_weights(folder_of(spec, models))
         assert list(Lockstep(weights, 1).tokens([weights.eos[0]])) == [*answer_token_ids(spec), *weights.eos]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 8, 16])
-def test_short_texts(count, root):
+def test_short_texts(count, models):
     spec = ModelSpec(size="small", answer_tokens=count)
-    weights = load_weights(folder_of(spec, root))
+    weights = load_weights(folder_of(spec, models))
     assert list(Lockstep(weights, 2).tokens([weights.eos[0]])) == [*answer_token_ids(spec), *weights.eos]
 
 
-def test_any_last_token_of_a_prompt_starts_the_text(root):
+def test_any_last_token_of_a_prompt_starts_the_text(models):
     spec = ModelSpec(size="small")
-    folder = folder_of(spec, root)
-    from tokenizers import Tokenizer
-
+    folder = folder_of(spec, models)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     everything = "".join(map(chr, range(256))) + "讲一个三国故事<s></s><|im_start|><|im_end|>"
     shard = Shard(load_weights(folder), 0, 1)
@@ -105,9 +100,9 @@ def test_prompt_in_chunks_gives_the_same_logits(model, chunks):
     assert got.argmax() == text[4]
 
 
-def test_cache_grows_over_its_first_capacity(root):
+def test_cache_grows_over_its_first_capacity(models):
     spec = ModelSpec(size="small")
-    weights = load_weights(folder_of(spec, root))
+    weights = load_weights(folder_of(spec, models))
     said = list(Lockstep(weights, 2).tokens([weights.eos[0]] * 400))
     assert said == [*answer_token_ids(spec), *weights.eos]
 
