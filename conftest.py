@@ -1,3 +1,7 @@
 """Lists the plugins; everything else lives in fixtures/."""
 
-pytest_plugins: list[str] = []
+pytest_plugins = [
+    "fixtures.options",
+    "fixtures.plugin",
+    "fixtures.report.plugin",
+]
