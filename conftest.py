@@ -3,5 +3,7 @@
 pytest_plugins = [
     "fixtures.options",
     "fixtures.plugin",
+    "fixtures.api_server.plugin",
+    "fixtures.known_answer.expected",
     "fixtures.report.plugin",
 ]
