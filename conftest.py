@@ -4,6 +4,6 @@ pytest_plugins = [
     "fixtures.options",
     "fixtures.plugin",
     "fixtures.api_server.plugin",
-    "fixtures.known_answer.expected",
+    "fixtures.known_answer.plugin",
     "fixtures.report.plugin",
 ]
