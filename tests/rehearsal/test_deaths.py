@@ -12,7 +12,9 @@ AWQ_TP2 = "turbomind-tp2-awq-nccl-p2p_on"
 PYTORCH_TP2 = "pytorch-tp2-fp16-nccl-p2p_on"
 NARROW = ("--communicator=nccl", "--p2p=p2p_on")
 
-abort_first_request = pytest.mark.rehearsal("--fault=abort-first-request", "--backend=turbomind", *NARROW)
+abort_first_request = pytest.mark.rehearsal(
+    "--fault=abort-first-request", "--backend=turbomind", *NARROW, "-k=founding or canaries or survives"
+)
 crash_at_start = pytest.mark.rehearsal(
     "--fault=crash-at-start", "--backend=turbomind", "--precision=fp16", *NARROW, "tests/multigpu/test_requests.py"
 )
@@ -75,7 +77,7 @@ def test_crash_at_start_is_told_with_its_last_words(rehearsal):
     """Exit code, phase, and the NCCL error among the last log lines; the configuration on one GPU passes."""
     told = rehearsal.told("founding_request", FP16_TP2)
     assert re.search(rf"ServerDied: the server {FP16_TP2} \(pid \d+\) exited with code 1 while starting\n", told)
-    assert re.search(r"last useful log lines:\n(E .*\n)*E .*RuntimeError: NCCL error \S+nccl\.cu:527", told)
+    assert re.search(r"last useful log lines:\n( {4}.*\n)* {4}.*RuntimeError: NCCL error \S+nccl\.cu:527", told)
     assert set(rehearsal.outcomes(FP16_TP2).values()) == {"set-up"}
     assert set(rehearsal.outcomes(FP16_TP1).values()) == {"passed"}
 
@@ -104,7 +106,7 @@ def test_exit_with_code_0_is_a_death(rehearsal):
 
 @pytest.mark.rehearsal("--fault=tests/rehearsal/scenes/rank-aborts.toml", "--backend=pytorch", *NARROW)
 def test_fault_of_the_users_own(rehearsal):
-    """A rank that aborts at the third request: that request's test fails, by the server's exit and the rank's signal."""
+    """A rank that aborts at the third request: its test fails, by the server's exit and the rank's signal."""
     assert rehearsal.outcomes(PYTORCH_TP2)["founding_request"] == "passed"
     assert rehearsal.outcomes(PYTORCH_TP2)["three_canaries"] == "failed"
     told = rehearsal.told("three_canaries", PYTORCH_TP2)

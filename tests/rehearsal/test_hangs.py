@@ -53,7 +53,9 @@ def test_server_that_ignores_sigterm(rehearsal):
     words = "the server wasn't stopped cleanly: SIGTERM didn't end it within 1 s; SIGKILL was needed"
     for check in ("sigterm_ends_it_cleanly", "three_canaries"):
         assert words in rehearsal.reason(check, FP16_TP1)
-        assert re.search(r"E .*pid \d+: state S, .* serve api_server ", rehearsal.told(check, FP16_TP1))
+        assert re.search(
+            r"^.*\bpid \d+: state S, .* serve api_server ", rehearsal.told(check, FP16_TP1), flags=re.MULTILINE
+        )
 
 
 @pytest.mark.rehearsal("--fault=orphan-rank", "--backend=pytorch", *NARROW, *STOP_AND_CANARIES)
