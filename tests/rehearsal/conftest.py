@@ -1,4 +1,4 @@
-"""Whole rehearsals as their users run them: real pytest processes, two at a time, each ended with all it started."""
+"""Whole rehearsals as their users run them: real pytest processes, some at a time, each ended with all it started."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ REPO = Path(__file__).parents[2]
 #: In the environment of everything that one rehearsal starts, so that what it leaves behind is found.
 RUN = "REHEARSAL_UNDER_TEST"
 DEADLINE = 60.0
-#: Short deadlines, so that hangs are told soon; a run may change them.
-DEFAULTS = ("--max-restarts=1", "--start-timeout=1", "--request-timeout=2", "--stop-timeout=1")
-AT_A_TIME = 3  # most of the time one of them waits for a deadline
+#: For all of them; a hang's own rehearsal has a shorter deadline. A healthy server never meets one, on a busy machine.
+DEFAULTS = ("--max-restarts=1", "--start-timeout=20", "--request-timeout=20", "--stop-timeout=20")
+AT_A_TIME = 4  # half of them wait for a deadline at any time
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,11 @@ NARROW = ("--precision=fp16", "--communicator=nccl", "--p2p=p2p_on")
 
 
 @pytest.mark.rehearsal(
-    "--fault=hang-first-request", "--backend=turbomind", *NARROW, "-k=founding_request or canaries or streamed"
+    "--fault=hang-first-request",
+    "--backend=turbomind",
+    *NARROW,
+    "--request-timeout=2",
+    "-k=founding_request or canaries or streamed",
 )
 def test_hang_at_the_first_request(rehearsal):
     """The request and its age, what other routes say meanwhile, the processes; the next test gets a fresh server."""
@@ -27,16 +31,18 @@ def test_hang_at_the_first_request(rehearsal):
     assert set(rehearsal.outcomes(FP16_TP1).values()) == {"passed"}
 
 
-@pytest.mark.rehearsal("--fault=hang-at-start", "--backend=turbomind", *NARROW, "--max-restarts=0", "-k=request")
+@pytest.mark.rehearsal(
+    "--fault=hang-at-start", "--backend=turbomind", *NARROW, "--start-timeout=2", "--max-restarts=0", "-k=request"
+)
 def test_hang_at_start(rehearsal):
     """No progress for --start-timeout: an error that says so, with the processes; then no further server."""
     told = rehearsal.told("founding_request", FP16_TP2)
     assert re.search(
         rf"ServerHung: the server {FP16_TP2} lives but hangs: not ready after \d\.\d s, and no progress"
-        r" \(log line, growing memory\) for 1\.\d s; --start-timeout=1\n",
+        r" \(log line, growing memory\) for 2\.\d s; --start-timeout=2\n",
         told,
     )
-    assert re.search(r"pid \d+: state S, .* serve api_server ", told)
+    assert re.search(r"pid \d+: state \w, .* serve api_server ", told)
     assert set(rehearsal.outcomes(FP16_TP2).values()) == {"set-up"}
     assert "--max-restarts=0" in rehearsal.reason("sixteen_concurrent_requests", FP16_TP2)
     assert set(rehearsal.outcomes(FP16_TP1).values()) == {"passed"}
@@ -46,16 +52,16 @@ def test_hang_at_start(rehearsal):
 STOP_AND_CANARIES = ("tests/multigpu/test_stop.py", "tests/multigpu/test_requests.py::test_three_canaries")
 
 
-@pytest.mark.rehearsal("--fault=ignores-sigterm", "--backend=turbomind", "--tp=1", *NARROW, *STOP_AND_CANARIES)
+@pytest.mark.rehearsal(
+    "--fault=ignores-sigterm", "--backend=turbomind", "--tp=1", *NARROW, "--stop-timeout=1", *STOP_AND_CANARIES
+)
 def test_server_that_ignores_sigterm(rehearsal):
     """SIGKILL after the deadline, told by the test that stops it, and else by the configuration's last test."""
     assert rehearsal.outcomes(FP16_TP1) == {"sigterm_ends_it_cleanly": "failed", "three_canaries": "tear-down"}
     words = "the server wasn't stopped cleanly: SIGTERM didn't end it within 1 s; SIGKILL was needed"
     for check in ("sigterm_ends_it_cleanly", "three_canaries"):
         assert words in rehearsal.reason(check, FP16_TP1)
-        assert re.search(
-            r"^.*\bpid \d+: state S, .* serve api_server ", rehearsal.told(check, FP16_TP1), flags=re.MULTILINE
-        )
+        assert re.search(r"pid \d+: state \w, .* serve api_server ", rehearsal.told(check, FP16_TP1))
 
 
 @pytest.mark.rehearsal("--fault=orphan-rank", "--backend=pytorch", *NARROW, *STOP_AND_CANARIES)
@@ -64,5 +70,5 @@ def test_rank_that_outlives_its_server(rehearsal):
     assert rehearsal.outcomes(PYTORCH_TP2) == {"sigterm_ends_it_cleanly": "failed", "three_canaries": "tear-down"}
     for check in ("sigterm_ends_it_cleanly", "three_canaries"):
         reason = rehearsal.reason(check, PYTORCH_TP2)
-        assert re.search(r"a process outlives the server: pid \d+: state S, .* serve api_server ", reason)
+        assert re.search(r"a process outlives the server: pid \d+: state \w, .* serve api_server ", reason)
     assert set(rehearsal.outcomes("pytorch-tp1-fp16").values()) == {"passed"}
