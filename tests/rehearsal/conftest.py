@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from fixtures.rehearsal.leftovers import RUN, ports_left, processes_left
+
 REPO = Path(__file__).parents[2]
-#: In the environment of everything that one rehearsal starts, so that what it leaves behind is found.
-RUN = "REHEARSAL_UNDER_TEST"
 DEADLINE = 60.0
 #: For all of them; a hang's own rehearsal has a shorter deadline. A healthy server never meets one, on a busy machine.
 DEFAULTS = ("--max-restarts=1", "--start-timeout=20", "--request-timeout=20", "--stop-timeout=20")
@@ -107,36 +106,9 @@ class Rehearsals:
         )
         self._processes.append(process)
         output, _ = process.communicate(timeout=DEADLINE)
-        left = _processes_left(identity) + _ports_left(identity, output)
+        left = processes_left(identity) + ports_left(identity, output)
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         return Rehearsal(process.returncode, output, report, left)
-
-
-def _processes_left(identity: str) -> list[str]:
-    return [
-        f"process {process.pid}: {' '.join(process.info['cmdline'] or ())}"
-        for process in psutil.process_iter(["environ", "cmdline"])
-        if (process.info["environ"] or {}).get(RUN) == identity
-    ]
-
-
-def _ports_left(identity: str, output: str) -> list[str]:
-    """Ports of this rehearsal's servers where somebody still listens; another rehearsal's server may."""
-    ports = {int(port) for port in re.findall(r"Uvicorn running on http://127\.0\.0\.1:(\d+)", output)}
-    return [
-        f"port {connection.laddr.port}"
-        for connection in psutil.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
-        and connection.laddr.port in ports
-        and _run_of(connection.pid) in (None, identity)
-    ]
-
-
-def _run_of(pid: int | None) -> str | None:
-    try:
-        return psutil.Process(pid).environ().get(RUN) if pid else None
-    except psutil.Error:
-        return None
 
 
 def pytest_configure(config: pytest.Config) -> None:
