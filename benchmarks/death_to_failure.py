@@ -1,8 +1,8 @@
 """From a server's death to its test's failure: this suite beside a harness that polls.
 
-The suite: a real pytest run. Each test's request hangs in the stand-in server (fault `hang-first-request`) until another
-process kills that server by SIGKILL or SIGABRT at a random moment. Measured from the kill until pytest has the failed
-test's report. The poll: the same server and request, `Popen.poll()` every 0.5 s; measured until it tells of the end.
+The suite: a real pytest run. Each test's request hangs in the stand-in server (fault `hang-first-request`) until
+another process kills that server by SIGKILL or SIGABRT at a random moment. Measured from the kill until pytest has the
+failed test's report. The poll: the same server and request, `Popen.poll()` every 0.5 s, until it tells of the end.
 """
 
 from __future__ import annotations

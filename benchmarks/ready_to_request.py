@@ -54,7 +54,7 @@ def suite(folder: Path, port: int, repeats: int) -> list[float]:
 
 def poll(folder: Path, port: int, repeats: int) -> list[float]:
     """The same for a harness that looks every half second."""
-    sent = []
+    sent: list[float] = []
     with probing(port, folder / "poll"), noting_posts(sent.append):
         for _ in range(repeats):
             with plain_server(folder, port):

@@ -13,7 +13,7 @@ from fixtures.api_server.founding import FOUNDING_REQUEST
 
 pytestmark = pytest.mark.multigpu
 KILLER = Path(__file__).parents[1] / "killer.py"
-KILLERS = []  # kept, so that nobody waits for them
+KILLERS: list[subprocess.Popen[bytes]] = []  # kept, so that nobody waits for them
 
 
 def test_dies_during_request(client, api_server, repeat):
