@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fixtures.machine.groups import best_group
 from fixtures.matrix import BACKENDS, COMMUNICATORS, P2P_ARMS, PRECISIONS, Selection, configurations, plan
 from fixtures.rehearsal.nodes import load_node, node_names
-from fixtures.scheduling import _CONFIGURATION
+from fixtures.report.names import configuration_of
 
 NODES = [load_node(name) for name in node_names()]
 
@@ -70,11 +70,10 @@ def test_every_cell_has_gpus_or_a_reason(selection, machine, oversubscribe):
 
 @given(selection=SELECTIONS)
 def test_ids_name_one_configuration_each(selection):
-    """An id is unique, in the contract's characters, and found again in a test's node id by the scheduler."""
+    """An id is unique, in the contract's characters, and found again in a test's node id (by the scheduler of -n, by the report)."""
     found = list(configurations(selection))
     ids = [configuration.id for configuration in found]
     assert len(set(ids)) == len(set(found)) == len(ids)
     for name in ids:
-        match = _CONFIGURATION.search(f"tests/multigpu/test_x.py::test_y[{name}]")
-        assert match is not None
-        assert match[1] == name
+        for parameters in (name, f"{name}-3", f"prompt-{name}", f"1-{name}-long"):
+            assert configuration_of(f"tests/multigpu/test_x.py::test_y[{parameters}]", ids) == name
