@@ -1,0 +1,90 @@
+"""Whole rehearsals: --lf, workers, a kept server."""
+
+from __future__ import annotations
+
+import re
+
+import httpx
+import psutil
+import pytest
+
+from tests.unit.run.conftest import ONE
+
+TWO = ("--rehearse", "--backend=turbomind", "--tp=1")
+
+FAILS_ONCE = """
+@pytest.mark.parametrize("number", [1, 2])
+def test_answers(api_server, number):
+    assert number == 1 or api_server.configuration.precision == "fp16" or os.path.exists("mended")
+"""
+
+#: A file of each server of this run that this test sees while it has one itself.
+ALONE = """
+def servers(folder):
+    found = {}
+    for process in psutil.process_iter():
+        try:
+            environment = process.environ()
+        except (psutil.Error, OSError):
+            continue
+        if environment.get("REHEARSAL_LEDGER") == folder and "LMDEPLOY_SUITE_SERVER" in environment:
+            found[environment["LMDEPLOY_SUITE_SERVER"]] = environment["CUDA_VISIBLE_DEVICES"]
+    return found
+
+@pytest.mark.parametrize("number", range(3))
+def test_alone(api_server, client, number):
+    environment = psutil.Process(api_server.pid).environ()
+    for _ in range(3):
+        client.canary()
+        gpus = list(servers(environment["REHEARSAL_LEDGER"]).values())
+        assert gpus.count(environment["CUDA_VISIBLE_DEVICES"]) == 1, gpus
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["alone", "two-workers"])
+def test_last_failed(project, workers):
+    """After a failed rehearsal --lf runs what failed and nothing else, without -m, with and without workers."""
+    project.multigpu(FAILS_ONCE)
+    code, output = project.run(*TWO, "-m", "multigpu", *workers)
+    assert code == 1, output
+    assert "1 failed, 3 passed" in output
+    code, output = project.run(*TWO, "--lf", "--collect-only", "-q")
+    assert re.findall(r"^tests/.*::.*$", output, re.MULTILINE) == [
+        "tests/multigpu/test_here.py::test_answers[turbomind-tp1-awq-2]"
+    ]
+    (project.folder / "mended").touch()
+    code, output = project.run(*TWO, "--lf", *workers)
+    assert code == 0, output
+    assert "1 passed" in output
+    assert not project.processes()
+
+
+def test_workers(project):
+    """A configuration stays on one worker, and two of them that want the same GPU take turns."""
+    project.multigpu(ALONE)
+    code, output = project.run("--rehearse", "--tp=1", "--gpus=0", "-m", "multigpu", "-n", "2", "-v")
+    assert code == 0, output
+    assert "9 passed" in output
+    workers: dict[str, set[str]] = {}
+    for worker, configuration in re.findall(r"^\[(gw\d)\].* PASSED .*\[(.*tp1-\w+)-\d\]", output, re.MULTILINE):
+        workers.setdefault(configuration, set()).add(worker)
+    assert list(map(len, workers.values())) == [1, 1, 1]
+    assert len(set.union(*workers.values())) == 2
+    assert not project.processes()
+
+
+def test_kept_server(project):
+    """--keep-server leaves one server that answers, and says how to end it; then nothing is left."""
+    code, output = project.run(*ONE, "--keep-server", "-k", "three_canaries", "tests/multigpu")
+    assert code == 0, output
+    [(configuration, url, pids)] = re.findall(
+        r"^(\S+) is kept: (http\S+), log .*; end it with: kill (.+)$", output, re.M
+    )
+    assert configuration == "turbomind-tp1-fp16"
+    [server] = project.servers().values()
+    assert {int(pid) for pid in pids.split()} <= {process.pid for process in server}
+    assert httpx.get(f"{url}/v1/models", trust_env=False).status_code == 200
+    left = project.processes()
+    for pid in pids.split():
+        psutil.Process(int(pid)).terminate()
+    assert psutil.wait_procs(left, timeout=20)[1] == []

@@ -1,0 +1,85 @@
+"""Which tests a command line selects: multigpu tests only when it names them."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.unit.run.conftest import ONE, Project
+
+FOUNDING = "tests/multigpu/test_requests.py::test_founding_request[turbomind-tp1-fp16]"
+UNIT = "tests/unit/test_unit.py::test_unit"
+#: Command line → how many unit tests and how many multigpu tests it selects of a project that has one and seven.
+LINES = {
+    (): (1, 0),
+    ("tests",): (1, 0),
+    ("tests/unit",): (1, 0),
+    ("-k", "founding or unit"): (1, 0),
+    ("-m", "not multigpu"): (1, 0),
+    ("-m", "multigpu"): (0, 7),
+    ("-m", "multigpu", "-k", "founding"): (0, 1),
+    ("-m", "multigpu", "tests/unit"): (0, 0),
+    ("tests/multigpu",): (0, 7),
+    ("tests/multigpu/test_stop.py",): (0, 1),
+    ("./tests/multigpu/../multigpu/test_stop.py",): (0, 1),
+    (FOUNDING,): (0, 1),
+    (UNIT, FOUNDING): (1, 1),
+}
+
+
+ORDERED = ("--rehearse", "--precision=fp16", "--backend=turbomind", "-m", "multigpu")
+NARROWED_AWAY = (*ONE, "tests/multigpu/test_the_founding_case.py")
+
+
+@pytest.fixture(scope="module")
+def collected(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, list[str]]]:
+    """Exit code and selected node ids of each command line of this module."""
+    lines = [*((*ONE, *line) for line in LINES), ORDERED, NARROWED_AWAY]
+    return dict(zip(lines, Project(tmp_path_factory.mktemp("selection")).collect(lines), strict=True))
+
+
+def test_only_what_names_them_selects_multigpu_tests(collected):
+    found = {}
+    for line in LINES:
+        _, nodeids = collected[(*ONE, *line)]
+        multigpu = [nodeid for nodeid in nodeids if nodeid.startswith("tests/multigpu/")]
+        found[line] = (len(nodeids) - len(multigpu), len(multigpu))
+    assert found == LINES
+    # Nothing selected is pytest's exit code 5, not success.
+    assert {line: collected[(*ONE, *line)][0] for line in LINES} == {
+        line: 0 if any(LINES[line]) else 5 for line in LINES
+    }
+
+
+def test_configurations_run_one_after_the_other(collected):
+    """All tests of a configuration in a row, in the matrix's order, though the files stand file by file."""
+    _, nodeids = collected[ORDERED]
+    order = [nodeid.partition("[")[2].rstrip("]") for nodeid in nodeids]
+    assert list(dict.fromkeys(order)) == [
+        "turbomind-tp1-fp16",
+        "turbomind-tp2-fp16-nccl-p2p_on",
+        "turbomind-tp2-fp16-nccl-p2p_off",
+        "turbomind-tp2-fp16-cuda_ipc",
+    ]
+    assert sum(one != other for one, other in itertools.pairwise(order)) == 3
+
+
+def test_a_test_without_configuration_is_left_out(collected):
+    """The founding case needs tp 2: narrowed away, it is no error and no skip."""
+    assert collected[NARROWED_AWAY] == (5, [])
+
+
+def test_plain_run_leaves_no_report(project):
+    """The suite's own tests, without or with the marker's name: no machine is asked, nothing is written."""
+    for line in ((), ("-m", "not (multigpu)")):
+        code, output = project.run(*line)
+        assert code == 0, output
+        assert "1 passed" in output
+        assert "multigpu: " not in output
+        assert not project.report_json.parent.exists()
+
+
+def test_another_folder_as_working_directory(project):
+    """Paths count from where the person is."""
+    assert project.run("--collect-only", "-q", *ONE, "multigpu", folder="tests")[1].count("tests/multigpu/") == 7
