@@ -61,7 +61,7 @@ def test_restarts_end(rehearsal):
     assert rehearsal.configuration(FP16_TP2)["starts"] == 2
     assert "--max-restarts=1" in rehearsal.reason("process_survives", FP16_TP2)
     told = rehearsal.told("process_survives", FP16_TP2)
-    assert re.search(r"start 1: .*SIGABRT.*\n.*start 2: .*SIGABRT", told)
+    assert re.search(r"loss 1: .*SIGABRT.*\n.*loss 2: .*SIGABRT", told)
 
 
 @abort_first_request
