@@ -1,0 +1,23 @@
+"""The small table that a benchmark prints."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+
+def table(title: str, rows: Mapping[str, Sequence[float]], goal: float) -> str:
+    """Seconds by row, the first row being this suite: least, median, most; how it keeps to its goal; the ratio."""
+    width = max(map(len, rows))
+    lines = [f"{title} ({os.cpu_count()} cores, Python {platform.python_version()})"]
+    lines.append(f"{'seconds':<{width}}      n     min  median     max")
+    for name, values in rows.items():
+        spread = "".join(f"{value:8.3f}" for value in (min(values), median(values), max(values)))
+        lines.append(f"{name:<{width}}  {len(values):5}{spread}")
+    (ours, first), (other, second) = rows.items()
+    kept = sum(value <= goal for value in first)
+    lines.append(f"{ours}: at most {goal:g} s in {kept} of {len(first)}")
+    lines.append(f"ratio of the medians, {other} to {ours}: {median(second) / median(first):.1f}")
+    return "\n".join(lines)

@@ -1,0 +1,136 @@
+"""Whole rehearsals as their users run them: real pytest processes, some at a time, each ended with all it started."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.rehearsal.leftovers import RUN, ports_left, processes_left
+
+REPO = Path(__file__).parents[2]
+DEADLINE = 60.0
+#: For all of them; a hang's own rehearsal has a shorter deadline. A healthy server never meets one, on a busy machine.
+DEFAULTS = ("--max-restarts=1", "--start-timeout=20", "--request-timeout=20", "--stop-timeout=20")
+AT_A_TIME = 4  # half of them wait for a deadline at any time
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """One `pytest -m multigpu --rehearse …` that has ended."""
+
+    status: int
+    output: str
+    report: dict[str, Any]
+    left: list[str]  # processes and ports that it left behind, in words
+
+    def outcomes(self, configuration: str) -> dict[str, str]:
+        """What became of each test of a configuration: passed, failed (in the test), set-up or tear-down (an error)."""
+        return {
+            test["check"]: test["outcome"] if test["phase"] in (None, "test") else test["phase"]
+            for test in self.report["tests"]
+            if test["configuration"] == configuration
+        }
+
+    def configuration(self, configuration: str) -> dict[str, Any]:
+        """A configuration's entry in report.json."""
+        found: dict[str, Any] = next(entry for entry in self.report["configurations"] if entry["id"] == configuration)
+        return found
+
+    def reason(self, check: str, configuration: str) -> str:
+        """A test's one line in report.json."""
+        return next(
+            str(test["reason"])
+            for test in self.report["tests"]
+            if (test["check"], test["configuration"]) == (check, configuration)
+        )
+
+    def told(self, check: str, configuration: str) -> str:
+        """What the terminal says of one failed test, from its head to the next one's."""
+        parts = re.split(r"^_+ (?:ERROR at \w+ of )?(\S+) _+$|^=+ .* =+$", self.output, flags=re.MULTILINE)
+        return next(
+            after
+            for name, after in zip(parts[1::2], parts[2::2], strict=True)
+            if name == f"test_{check}[{configuration}]"
+        )
+
+    @staticmethod
+    def by_hand(told: str) -> str:
+        """The command line, under "repeat it by hand", of what is told of one test."""
+        return re.split(r"^-+ repeat it by hand -+$", told, flags=re.MULTILINE)[1].strip().splitlines()[-1]
+
+
+class Rehearsals:
+    """Runs them; each set of arguments once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._threads = ThreadPoolExecutor(AT_A_TIME)
+        self._processes: list[subprocess.Popen[str]] = []
+        self._runs: dict[tuple[str, ...], Future[Rehearsal]] = {}
+
+    def start(self, arguments: tuple[str, ...]) -> Future[Rehearsal]:
+        if arguments not in self._runs:
+            self._runs[arguments] = self._threads.submit(self._run, arguments)
+        return self._runs[arguments]
+
+    def close(self) -> None:
+        """Ends what still runs: a rehearsal's servers end with its pytest."""
+        for process in self._processes:
+            process.kill()
+        self._threads.shutdown(cancel_futures=True)
+
+    def _run(self, arguments: tuple[str, ...]) -> Rehearsal:
+        identity = uuid.uuid4().hex
+        folder = self._folder / identity
+        command = [sys.executable, "-m", "pytest", "-m", "multigpu", "--rehearse", f"--report={folder}"]
+        command += [f"--basetemp={folder}-tmp", "-p", "no:cacheprovider", *DEFAULTS, *arguments]
+        outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        process = subprocess.Popen(
+            [*command, *([] if any(a.startswith("tests/") for a in arguments) else ["tests/multigpu"])],
+            cwd=REPO,
+            env={**outer, RUN: identity, "COLUMNS": "120", "NO_COLOR": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._processes.append(process)
+        output, _ = process.communicate(timeout=DEADLINE)
+        left = processes_left(identity) + ports_left(identity, output)
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        return Rehearsal(process.returncode, output, report, left)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "rehearsal(*arguments): the rehearsal that the test looks at")
+
+
+@pytest.fixture(scope="session")
+def rehearsals(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsals]:
+    """All of this session's rehearsals, started together; by xdist's workers one by one, they are parallel already."""
+    runs = Rehearsals(tmp_path_factory.mktemp("rehearsals"))
+    if not hasattr(request.config, "workerinput"):
+        for item in request.session.items:
+            if marker := item.get_closest_marker("rehearsal"):
+                runs.start(marker.args)
+    yield runs
+    runs.close()
+
+
+@pytest.fixture
+def rehearsal(request: pytest.FixtureRequest, rehearsals: Rehearsals) -> Rehearsal:
+    """The rehearsal named by the test's marker, ended; whatever its fault was, it left nothing behind."""
+    marker = request.node.get_closest_marker("rehearsal")
+    ended = rehearsals.start(marker.args).result()
+    assert not ended.left, "\n".join(ended.left)
+    return ended
