@@ -55,7 +55,6 @@ def wait_for(moment: str, project) -> list[str]:
         ("answering", signal.SIGINT, "turbomind", ()),
         ("answering", signal.SIGKILL, "pytorch", ()),
         ("stopping", signal.SIGINT, "pytorch", ()),
-        ("stopping", signal.SIGKILL, "turbomind", ()),
     ],
     ids=lambda value: value.name if isinstance(value, signal.Signals) else "".join(value),
 )
