@@ -98,6 +98,7 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._started: list[subprocess.Popen[str]] = []
         self.owner = uuid.uuid4().hex
         self.report_json = folder / "reports" / "report.json"
         for name in ("pytest.ini", "conftest.py", "tests/multigpu"):
@@ -119,7 +120,7 @@ class Project:
 
     def start(self, *arguments: str, folder: str = ".") -> subprocess.Popen[str]:
         """`pytest ARGUMENTS` in a process of its own, standard output and error together."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *PLUGINS, *arguments],
             cwd=self.folder / folder,
             env=os.environ | ALONE | {OWNER: self.owner},
@@ -127,6 +128,8 @@ class Project:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self._started.append(process)
+        return process
 
     def run(self, *arguments: str, folder: str = ".") -> tuple[int, str]:
         """Exit code and output of `pytest ARGUMENTS`."""
@@ -167,6 +170,8 @@ class Project:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
         psutil.wait_procs(left, timeout=10)
+        for each in self._started:
+            each.communicate()
 
 
 def environment_of(process: psutil.Process) -> dict[str, str]:

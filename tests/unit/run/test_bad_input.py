@@ -67,7 +67,8 @@ LINES = {
 ASKED = {
     "--rehearse --backend=pytorch --communicator=cuda-ipc --tp=2": "the options leave no configuration",
     "-m multigpu --report=not-toml.toml/reports": "--report=",
-    "--rehearse '--server-args=--no-such-flag 1'": "--server-args: lmdeploy 0.18.0's api_server has no --no-such-flag",
+    # Also where no configuration can run, so that no command line is made of it.
+    "--rehearse --node=h200x1 --tp=2 '--server-args=--no-such 1'": "lmdeploy 0.18.0's api_server has no --no-such",
     "--rehearse --server-args=--tp=4": "--server-args can't give --tp",
     "-m multigpu --lmdeploy-python=./fails": "fails",
     "-m multigpu --lmdeploy-python=./without": "lmdeploy",

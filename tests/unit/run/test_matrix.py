@@ -107,10 +107,10 @@ def test_no_gpus():
 
 def test_mig(t4x4):
     """A process sees one MIG instance only: tp 1 runs there, tensor parallelism can't."""
-    split = replace(t4x4, gpus=tuple(replace(gpu, mig=gpu.index == 1) for gpu in t4x4.gpus)).keeping([0, 1])
+    split = replace(t4x4, gpus=tuple(replace(gpu, mig=gpu.index == 0) for gpu in t4x4.gpus)).keeping([0, 1])
     found = placed(split, **PYTORCH)
     assert found["pytorch-tp1-fp16"] == (0,)
-    assert found["pytorch-tp2-fp16-nccl-p2p_on"].startswith("GPU1 is in MIG mode")
+    assert found["pytorch-tp2-fp16-nccl-p2p_on"].startswith("GPU0 is in MIG mode")
 
 
 def test_oversubscribe_shares_only_where_gpus_are_too_few(t4x4):

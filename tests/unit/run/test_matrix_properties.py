@@ -70,7 +70,7 @@ def test_every_cell_has_gpus_or_a_reason(selection, machine, oversubscribe):
 
 @given(selection=SELECTIONS)
 def test_ids_name_one_configuration_each(selection):
-    """An id is unique, in the contract's characters, and found again in a test's node id."""
+    """An id is unique, and found again in a test's node id: by the scheduler of -n and by the report."""
     found = list(configurations(selection))
     ids = [configuration.id for configuration in found]
     assert len(set(ids)) == len(set(found)) == len(ids)
