@@ -1,0 +1,132 @@
+"""Real processes as servers: short Python programs, ended after each test, with a check that none is left."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from fixtures.api_server.client import Client
+from fixtures.api_server.command import Member, ServerCommand
+from fixtures.api_server.death import Exit
+from fixtures.api_server.loop import LoopThread
+from fixtures.api_server.ports import free_ports
+from fixtures.api_server.process import ServerProcess
+from fixtures.api_server.ready import wait_until_ready
+from fixtures.api_server.server import Server
+from fixtures.matrix import Configuration
+
+ANSWERING = Path(__file__).with_name("answering.py")
+ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
+#: Seconds after which a test's own waiting has failed; far more than a busy machine needs.
+LONG = 20.0
+
+
+def member(*words: str) -> Member:
+    """A program of one word is Python code; more words are an argv."""
+    return Member(words if len(words) > 1 else (sys.executable, "-S", "-c", *words), ENVIRONMENT)
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for what no event tells of."""
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {LONG:g} s in vain: {what}"
+        time.sleep(0.002)
+
+
+def line_with(process: ServerProcess, words: str) -> str:
+    """Wait for a line of the log that has these words."""
+    deadline = time.monotonic() + LONG
+    while True:
+        found = [line.text for line in process.log.lines() if words in line.text]
+        if found:
+            return found[0]
+        assert time.monotonic() < deadline, f"no line with {words!r} in:\n{process.log.text(20)}"
+        process.wait_for_change(0.05)
+
+
+class StartProcess(Protocol):
+    def __call__(
+        self, *members: Member, on_exit: Callable[[Exit], None] = ..., log: str | None = ...
+    ) -> ServerProcess: ...
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[StartProcess]:
+    """Call it with members to get their ServerProcess; `log`: where its log file really is."""
+    started: list[ServerProcess] = []
+
+    def start_process(
+        *members: Member, on_exit: Callable[[Exit], None] = lambda exit_: None, log: str | None = None
+    ) -> ServerProcess:
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        if log:
+            Path(folder, "server.log").symlink_to(log)
+        started.append(ServerProcess(members, folder / "server.log", folder, on_exit))
+        return started[-1]
+
+    yield start_process
+    for process in started:
+        process.end()
+    assert [process.living() for process in started] == [[]] * len(started)
+
+
+class Launch(Protocol):
+    def __call__(self, *members: Member, port: int = ..., tp: int = ...) -> Server: ...
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Call it with members to get their Server; without any it's the one of answering.py."""
+    launched: list[Server] = []
+
+    def launch_server(*members: Member, port: int = 0, tp: int = 1) -> Server:
+        port = port or free_ports("127.0.0.1", 1)[0]
+        members = members or (answering(port),)
+        folder = tmp_path / f"server{len(launched)}"
+        folder.mkdir()
+        configuration = Configuration("turbomind", "nccl" if tp > 1 else None, tp, "fp16", gpus=tuple(range(tp)))
+        launched.append(Server(configuration, ServerCommand(members, ENVIRONMENT), "127.0.0.1", port, folder))
+        return launched[-1]
+
+    yield launch_server
+    for server in launched:
+        server.stopping = True
+        server.process.end()
+    assert [server.process.living() for server in launched] == [[]] * len(launched)
+
+
+def answering(port: int) -> Member:
+    """The server of answering.py."""
+    return member(sys.executable, "-S", str(ANSWERING), str(port))
+
+
+@pytest.fixture
+def ready_server(launch: Launch) -> Server:
+    """A server of answering.py that is ready."""
+    server = launch()
+    wait_until_ready(server, LONG, lambda: 0)
+    return server
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    """An event loop of its own."""
+    thread = LoopThread()
+    yield thread
+    thread.close()
+
+
+@pytest.fixture
+def client(ready_server: Server, loop: LoopThread) -> Iterator[Client]:
+    """Asks the ready server; the whole answer's deadline is long."""
+    client = Client(ready_server, loop, LONG)
+    yield client
+    client.close()
