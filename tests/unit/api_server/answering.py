@@ -74,6 +74,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 64
 
     def server_bind(self) -> None:  # without the name look-up that HTTPServer makes
         self.socket.setsockopt(1, 2, 1)
@@ -82,5 +83,5 @@ class Server(ThreadingHTTPServer):
 
 
 server = Server(("127.0.0.1", int(sys.argv[1])), Handler)
-print("input backend=turbomind", flush=True)
+os.write(1, b"input backend=turbomind\n")
 server.serve_forever()
