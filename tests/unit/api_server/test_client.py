@@ -65,32 +65,32 @@ def test_chat_all_answers_in_the_order_of_the_requests(client: Client) -> None:
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_death_during_a_request_is_told_at_once(client: Client, ending: str, words: str, stream: bool) -> None:
+def test_a_death_during_a_request_is_told_at_once(mortal: Client, ending: str, words: str, stream: bool) -> None:
     started = time.monotonic()
     with pytest.raises(ServerDied, match=f"{words} while serving 1 request") as told:
-        client.chat(ending, stream=stream)
+        mortal.chat(ending, stream=stream)
     assert time.monotonic() - started < 5, "the deadline is 20 s"
     request = f"{'streamed ' if stream else ''}POST /v1/chat/completions ({ending})"
     assert [flight.name for flight in told.value.death.in_flight] == [request]
     with pytest.raises(ServerDied):
-        client.chat("after it")
+        mortal.chat("after it")
 
 
-def test_a_death_tells_every_request_that_was_under_way(client: Client) -> None:
+def test_a_death_tells_every_request_that_was_under_way(mortal: Client) -> None:
     with pytest.raises(ServerDied, match="while serving 4 requests") as told:
-        client.chat_all(["wait", "wait", "wait", "signal 6"])
+        mortal.chat_all(["wait", "wait", "wait", "signal 6"])
     assert str(told.value).count("in flight: POST /v1/chat/completions (wait), for") == 3
-    until(lambda: client.server.in_flight.now() == [], "nothing is in flight any more")
+    until(lambda: mortal.server.in_flight.now() == [], "nothing is in flight any more")
 
 
-def test_a_death_by_a_get(client: Client) -> None:
+def test_a_death_by_a_get(mortal: Client) -> None:
     with pytest.raises(ServerDied, match="in flight: GET /die"):
-        client.get("/die")
+        mortal.get("/die")
 
 
-def test_a_connection_broken_before_a_death_is_the_death(client: Client) -> None:
+def test_a_connection_broken_before_a_death_is_the_death(mortal: Client) -> None:
     with pytest.raises(ServerDied, match="exited with code 3"):
-        client.chat("drop 0.1")
+        mortal.chat("drop 0.1")
 
 
 @pytest.mark.usefixtures("_no_grace")
@@ -161,11 +161,11 @@ def test_a_closed_client_is_forgotten_by_its_server(ready_server: Server, loop: 
         client.chat("hi")
 
 
-def test_no_proxy_is_asked(ready_server: Server, loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_is_asked(steady_server: Server, loop: LoopThread, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with pytest.raises(httpx.ConnectError):
-        httpx.get(ready_server.url)
-    client = Client(ready_server, loop, SHORT)
+        httpx.get(steady_server.url)
+    client = Client(steady_server, loop, SHORT)
     assert client.get("/v1/models") == 200
     client.close()

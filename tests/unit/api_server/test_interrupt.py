@@ -52,10 +52,10 @@ def test_a_death_before_raises_on_entering(server: Server) -> None:
     assert signal.getsignal(SIGNAL) in (former, _too_late)
 
 
-def test_a_death_during_a_request_is_told_once(client: Client, ready_server: Server) -> None:
-    with failing_at_death(ready_server):
+def test_a_death_during_a_request_is_told_once(mortal: Client) -> None:
+    with failing_at_death(mortal.server):
         with pytest.raises(ServerDied, match="in flight: POST /v1/chat/completions") as told:
-            client.chat("signal 9")
+            mortal.chat("signal 9")
         time.sleep(0.01)  # a second telling would come here
     assert told.value.__context__ is None, "the same death stands twice in the report"
 
