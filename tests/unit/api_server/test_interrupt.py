@@ -77,14 +77,14 @@ def test_an_asked_end_and_a_death_after_the_test_raise_nothing(server: Server) -
 def test_deaths_at_the_end_of_tests_are_either_told_or_left_for_later(launch: Launch) -> None:
     """The race of a death with the end of a test, at many moments of it."""
     before = signal.getsignal(SIGNAL)
-    for turn in range(12):
+    for turn in range(6):
         server = launch(member(SLEEP))
         line_with(server.process, "up")
         kill(server)
         told = False
         try:
             with failing_at_death(server):
-                for _ in range(turn * 20000):
+                for _ in range(turn * 40000):
                     pass
         except ServerDied:
             told = True

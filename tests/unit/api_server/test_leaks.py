@@ -40,6 +40,6 @@ def test_cycles_leave_no_file_thread_or_process(tmp_path: Path, loop: LoopThread
 
     cycle()  # what stays for good is there after the first one
     before = held()
-    for _ in range(int(os.environ.get("CYCLES", "4"))):
+    for _ in range(int(os.environ.get("CYCLES", "3"))):
         cycle()
     assert held() == before

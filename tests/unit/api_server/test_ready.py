@@ -15,12 +15,12 @@ from fixtures.api_server.ready import wait_until_ready
 from tests.unit.api_server.conftest import ANSWERING, LONG, Launch, answering, member
 
 #: The start's deadline here; the programs below take several times as long, in steps of a fraction of it.
-TIMEOUT = 0.6
+TIMEOUT = 0.5
 STEPS = f"""
 import os, runpy, sys, time
 held = []
-for _ in range(10):
-    time.sleep(0.12)
+for _ in range(9):
+    time.sleep(0.09)
     {{step}}
 sys.argv = ["", "{{port}}"]
 runpy.run_path({str(ANSWERING)!r})
@@ -49,7 +49,7 @@ def test_progress_extends_the_deadline(launch: Launch, step: str) -> None:
     server = launch(member(STEPS.format(step=step, port=port)), port=port)
     wait_until_ready(server, TIMEOUT, lambda: 0)
     assert server.ready_s is not None
-    assert server.ready_s > 1.2
+    assert server.ready_s > 0.8
 
 
 def test_growing_gpu_memory_is_progress(launch: Launch) -> None:

@@ -95,7 +95,7 @@ def test_a_signal_to_one_of_two_members(start: StartProcess) -> None:
 
 
 def test_a_signal_that_comes_after_the_end_hides_no_end(start: StartProcess) -> None:
-    for _ in range(10):  # the order and the end meet in the supervisor
+    for _ in range(5):  # the order and the end meet in the supervisor
         process = start(member(SLEEP))
         line_with(process, "up")
         os.kill(process.pids[0], signal.SIGKILL)
