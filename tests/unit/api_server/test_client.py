@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 import time
 from collections.abc import Iterator
 
@@ -12,8 +14,10 @@ import pytest
 from fixtures.api_server.client import Client
 from fixtures.api_server.death import RequestFailed, ServerDied, ServerHung
 from fixtures.api_server.loop import LoopThread
+from fixtures.api_server.ports import free_ports
+from fixtures.api_server.ready import wait_until_ready
 from fixtures.api_server.server import Server
-from tests.unit.api_server.conftest import until
+from tests.unit.api_server.conftest import LONG, Launch, answering, line_with, member, until
 
 SHORT = 0.5
 
@@ -86,6 +90,21 @@ def test_a_death_tells_every_request_that_was_under_way(mortal: Client) -> None:
 def test_a_death_by_a_get(mortal: Client) -> None:
     with pytest.raises(ServerDied, match="in flight: GET /die"):
         mortal.get("/die")
+
+
+def test_the_death_of_a_node_that_isnt_asked_ends_the_request(launch: Launch, loop: LoopThread) -> None:
+    port = free_ports("127.0.0.1", 1)[0]
+    server = launch(answering(port), member("import os, time; time.sleep(60)"), port=port)
+    wait_until_ready(server, LONG, lambda: 0)
+    client = Client(server, loop, LONG)
+    killing = threading.Thread(target=lambda: (line_with(server.process, "asked"), os.kill(server.process.pids[1], 9)))
+    killing.start()
+    with pytest.raises(
+        ServerDied, match=r"node 1 of the server's 2 .* while serving 1 request\n  in flight: .*\(wait\)"
+    ):
+        client.chat("wait")
+    killing.join()
+    client.close()
 
 
 def test_a_connection_broken_before_a_death_is_the_death(mortal: Client) -> None:

@@ -63,6 +63,7 @@ def test_a_death_during_a_request_is_told_once(mortal: Client) -> None:
 def test_a_death_just_after_the_test_doesnt_end_pytest(server: Server) -> None:
     with failing_at_death(server):
         pass
+    assert not server._callbacks, "nobody is to be interrupted any more"
     signal.pthread_kill(threading.main_thread().ident or 0, SIGNAL)  # what a wake-up that is late by a moment does
 
 
