@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -97,12 +98,19 @@ def test_the_death_of_a_node_that_isnt_asked_ends_the_request(launch: Launch, lo
     server = launch(answering(port), member("import os, time; time.sleep(60)"), port=port)
     wait_until_ready(server, LONG, lambda: 0)
     client = Client(server, loop, LONG)
-    killing = threading.Thread(target=lambda: (line_with(server.process, "asked"), os.kill(server.process.pids[1], 9)))
+
+    def kill_the_other() -> None:
+        line_with(server.process, "asked")
+        os.kill(server.process.pids[1], signal.SIGKILL)
+
+    killing = threading.Thread(target=kill_the_other)
     killing.start()
+    started = time.monotonic()
     with pytest.raises(
         ServerDied, match=r"node 1 of the server's 2 .* while serving 1 request\n  in flight: .*\(wait\)"
     ):
         client.chat("wait")
+    assert time.monotonic() - started < 5, "the deadline is 20 s"
     killing.join()
     client.close()
 

@@ -62,6 +62,7 @@ def test_silence_ends_a_start(launch: Launch) -> None:
     server = launch(member(r"import os, time; os.write(1, b'loading\n'); time.sleep(60)"))
     with pytest.raises(ServerHung, match=r"not ready after .*no progress .*--start-timeout=0.3") as told:
         wait_until_ready(server, 0.3, lambda: 0)
+    assert time.monotonic() - server.started < 2.5, "ten times the deadline is for starts that show progress"
     assert f"pid {server.pid}: state S" in str(told.value)
     assert "    loading" in str(told.value)
     assert not server.usable

@@ -18,7 +18,7 @@ from tests.unit.api_server.conftest import LONG, Launch, line_with, member, unti
 
 #: A program that is up and waits for signals; {on_term} is what it does at SIGTERM.
 UP = r"""
-import mmap, os, signal, time
+import os, signal, time
 def on_term(*_):
     {on_term}
 signal.signal(signal.SIGTERM, on_term)
@@ -110,8 +110,18 @@ def shared_memory() -> Iterator[Path]:
     path.unlink(missing_ok=True)
 
 
+#: Mapped, and its file closed again, as NCCL does; Python's own mmap keeps a descriptor.
+MAPS = """
+import ctypes
+call, fd = ctypes.CDLL(None).mmap, os.open({path!r}, os.O_RDWR)
+call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+call(None, 4096, 3, 1, fd, 0)
+os.close(fd)
+"""
+
+
 @pytest.mark.parametrize("unlinks", [False, True])
-@pytest.mark.parametrize("holding", ["held = open({path!r}, 'wb')", "held = mmap.mmap(os.open({path!r}, 66), 0)"])
+@pytest.mark.parametrize("holding", ["held = open({path!r}, 'rb')", MAPS])
 def test_shared_memory_that_is_left(launch: Launch, shared_memory: Path, holding: str, unlinks: bool) -> None:
     shared_memory.write_bytes(b"x" * 4096)
     on_term = (f"os.unlink({str(shared_memory)!r}); " if unlinks else "") + "os._exit(0)"

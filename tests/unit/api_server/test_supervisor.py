@@ -95,13 +95,14 @@ def test_a_signal_to_one_of_two_members(start: StartProcess) -> None:
 
 
 def test_a_signal_that_comes_after_the_end_hides_no_end(start: StartProcess) -> None:
-    for _ in range(5):  # the order and the end meet in the supervisor
-        process = start(member(SLEEP))
-        line_with(process, "up")
-        os.kill(process.pids[0], signal.SIGKILL)
-        process.signal(signal.SIGTERM)
-        assert process.wait_members_ended(2), "the end of a member was never told"
-        process.end()
+    process = start(member(SLEEP))
+    line_with(process, "up")
+    os.kill(process._supervisor.pid, signal.SIGSTOP)  # so that it meets the order first, then the end
+    process.signal(signal.SIGTERM)
+    os.kill(process.pids[0], signal.SIGKILL)
+    until(lambda: not lives(process.pids[0]), "the member has ended")
+    os.kill(process._supervisor.pid, signal.SIGCONT)
+    assert process.wait_members_ended(2), "the end of a member was never told"
 
 
 def test_orphans_are_inherited_and_their_ends_told(start: StartProcess) -> None:
