@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -22,7 +21,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        print("asked", flush=True)
+        os.write(1, b"asked\n")
         what, _, number = body["messages"][-1]["content"].partition(" ")
         if what == "signal":
             os.kill(os.getpid(), int(number))
@@ -36,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(200, number)
         elif what == "drop":
             if number:
-                threading.Thread(target=lambda: (time.sleep(float(number)), os._exit(3))).start()
+                threading.Timer(float(number), os._exit, [3]).start()
         elif body.get("stream"):
             self.stream(what)
         else:
@@ -75,6 +74,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 64
 
     def server_bind(self) -> None:  # without the name look-up that HTTPServer makes
         self.socket.setsockopt(1, 2, 1)
@@ -83,5 +83,5 @@ class Server(ThreadingHTTPServer):
 
 
 server = Server(("127.0.0.1", int(sys.argv[1])), Handler)
-print("input backend=turbomind", flush=True)
+os.write(1, b"input backend=turbomind\n")
 server.serve_forever()

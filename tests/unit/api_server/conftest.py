@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -82,15 +83,15 @@ class Launch(Protocol):
     def __call__(self, *members: Member, port: int = ..., tp: int = ...) -> Server: ...
 
 
-@pytest.fixture
-def launch(tmp_path: Path) -> Iterator[Launch]:
-    """Call it with members to get their Server; without any it's the one of answering.py."""
+@contextmanager
+def launching(folder_of_all: Path) -> Iterator[Launch]:
+    """Ends the launched servers, and checks that nothing is left of them."""
     launched: list[Server] = []
 
     def launch_server(*members: Member, port: int = 0, tp: int = 1) -> Server:
         port = port or free_ports("127.0.0.1", 1)[0]
         members = members or (answering(port),)
-        folder = tmp_path / f"server{len(launched)}"
+        folder = folder_of_all / f"server{len(launched)}"
         folder.mkdir()
         configuration = Configuration("turbomind", "nccl" if tp > 1 else None, tp, "fp16", gpus=tuple(range(tp)))
         launched.append(Server(configuration, ServerCommand(members, ENVIRONMENT), "127.0.0.1", port, folder))
@@ -101,6 +102,13 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         server.stopping = True
         server.process.end()
     assert [server.process.living() for server in launched] == [[]] * len(launched)
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Call it with members to get their Server; without any it's the one of answering.py."""
+    with launching(tmp_path) as launch:
+        yield launch
 
 
 def answering(port: int) -> Member:
@@ -125,8 +133,25 @@ def loop() -> Iterator[LoopThread]:
 
 
 @pytest.fixture
-def client(ready_server: Server, loop: LoopThread) -> Iterator[Client]:
-    """Asks the ready server; the whole answer's deadline is long."""
+def mortal(ready_server: Server, loop: LoopThread) -> Iterator[Client]:
+    """Asks a server of the test's own, that may die or hang; the whole answer's deadline is long."""
     client = Client(ready_server, loop, LONG)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="module")
+def steady_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that lives through the tests of a module."""
+    with launching(tmp_path_factory.mktemp("steady")) as launch:
+        server = launch()
+        wait_until_ready(server, LONG, lambda: 0)
+        yield server
+
+
+@pytest.fixture
+def client(steady_server: Server, loop: LoopThread) -> Iterator[Client]:
+    """Asks the steady server."""
+    client = Client(steady_server, loop, LONG)
     yield client
     client.close()

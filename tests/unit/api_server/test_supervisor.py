@@ -15,7 +15,8 @@ from fixtures.api_server.process import ROOT
 from fixtures.api_server.proctable import marked_pids, stat_fields
 from tests.unit.api_server.conftest import LONG, StartProcess, line_with, member, until
 
-SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+#: os.write, since print writes a line in parts, between which another process's line can come.
+SLEEP = r"import os, time; os.write(1, b'up\n'); time.sleep(60)"
 #: A grandchild that leaves session and group, whose parent ends at once; {how} replaces it, or makes it sleep.
 DAEMON = """
 import os, sys, time
@@ -25,10 +26,10 @@ if not os.fork():
         {how}
     os._exit(0)
 os.wait()
-print("up", flush=True)
+os.write(1, b"up\\n")
 time.sleep({seconds})
 """
-STAYS = "print('daemon', os.getpid(), flush=True); time.sleep(60)"
+STAYS = r"os.write(1, b'daemon %d\n' % os.getpid()); time.sleep(60)"
 #: As `env -i` does; setproctitle in ray's workers has the same effect on /proc/PID/environ.
 LOSES_ITS_ENVIRONMENT = (
     f"os.execve(sys.executable, [sys.executable, '-S', '-c', {('import os, time;' + STAYS)!r}], {{}})"
@@ -94,13 +95,14 @@ def test_a_signal_to_one_of_two_members(start: StartProcess) -> None:
 
 
 def test_a_signal_that_comes_after_the_end_hides_no_end(start: StartProcess) -> None:
-    for _ in range(20):  # the order and the end meet in the supervisor
-        process = start(member("import time; print('up', flush=True); time.sleep(60)"))
-        line_with(process, "up")
-        os.kill(process.pids[0], signal.SIGKILL)
-        process.signal(signal.SIGTERM)
-        assert process.wait_members_ended(2), "the end of a member was never told"
-        process.end()
+    process = start(member(SLEEP))
+    line_with(process, "up")
+    os.kill(process._supervisor.pid, signal.SIGSTOP)  # so that it meets the order first, then the end
+    process.signal(signal.SIGTERM)
+    os.kill(process.pids[0], signal.SIGKILL)
+    until(lambda: not lives(process.pids[0]), "the member has ended")
+    os.kill(process._supervisor.pid, signal.SIGCONT)
+    assert process.wait_members_ended(2), "the end of a member was never told"
 
 
 def test_orphans_are_inherited_and_their_ends_told(start: StartProcess) -> None:

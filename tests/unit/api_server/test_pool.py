@@ -1,0 +1,202 @@
+"""The pool: one server for the tests of a configuration, replaced when it dies, few times; GPUs one at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from filelock import FileLock
+
+from fixtures.api_server import stop as stopping
+from fixtures.api_server.command import Member, ServerCommand
+from fixtures.api_server.death import ServerDied, ServerHung
+from fixtures.api_server.pool import NoServer, ServerPool, StopFailed, WrongBackend
+from fixtures.api_server.server import Server
+from fixtures.matrix import Configuration
+from fixtures.rehearsal.nodes import load_node
+from fixtures.run import Run, ServerSettings
+from tests.unit.api_server.conftest import ENVIRONMENT, LONG, answering, member, until
+
+ONE = Configuration("turbomind", None, 1, "fp16", gpus=(0,))
+OTHER = Configuration("turbomind", None, 1, "awq", gpus=(1,))
+SETTINGS = ServerSettings(start_timeout=LONG, request_timeout=LONG, stop_timeout=LONG, max_restarts=1)
+
+
+class AnsweringRun(Run):
+    """A run whose servers are those of answering.py, or what `program` makes for a port."""
+
+    program: Callable[[int], Member] = staticmethod(answering)
+
+    def command(self, configuration: Configuration, *, port: int, **more: Any) -> ServerCommand:
+        return ServerCommand((type(self).program(port),), ENVIRONMENT)
+
+
+@pytest.fixture
+def make_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], ServerPool]]:
+    """Each call makes the pool of one more worker of the same run."""
+    monkeypatch.setattr(stopping, "CHILDREN_DEADLINE", 0.2)
+    pools: list[ServerPool] = []
+
+    def make() -> ServerPool:
+        number = len(pools)
+        run = AnsweringRun(load_node("t4x4"), (), None, SETTINGS, tmp_path)
+        pools.append(ServerPool(run, tmp_path / str(number), tmp_path / "shared", number))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+@pytest.fixture
+def pool(make_pool: Callable[[], ServerPool]) -> ServerPool:
+    return make_pool()
+
+
+def kill(server: Server) -> None:
+    os.kill(server.pid or 0, signal.SIGKILL)
+    until(lambda: server.death, "the death is noted")
+
+
+def test_a_server_is_kept_for_its_configuration(pool: ServerPool) -> None:
+    server, client = pool.obtain(ONE)
+    assert client.canary().text
+    assert pool.obtain(ONE) == (server, client)
+    other, _ = pool.obtain(OTHER)
+    assert other is not server
+    assert not server.process.living()
+    assert (pool.histories[ONE.id].starts, pool.histories[OTHER.id].starts) == (1, 1)
+    stopped = pool.retire()
+    assert stopped
+    assert stopped.clean
+    assert pool.retire() is None
+
+
+def test_restarts_are_limited_and_their_ends_told(pool: ServerPool) -> None:
+    for _ in range(2):
+        _, client = pool.obtain(ONE)
+        with pytest.raises(ServerDied):
+            client.chat("signal 6")
+    with pytest.raises(NoServer) as told:
+        pool.obtain(ONE)
+    first, *losses = str(told.value).splitlines()
+    assert first == "turbomind-tp1-fp16 gets no further server: 2 were lost, --max-restarts=1"
+    assert [loss.split(":")[0] for loss in losses] == ["  loss 1", "  loss 2"]
+    assert all("killed by SIGABRT (Aborted) while serving 1 request" in loss for loss in losses)
+    assert pool.obtain(OTHER)[0].usable
+
+
+def test_only_losses_count_as_restarts(pool: ServerPool) -> None:
+    for _ in range(3):
+        assert pool.obtain(ONE)[0].usable
+        stopped = pool.retire()
+        assert stopped
+        assert stopped.clean
+
+
+def test_a_trials_loss_leaves_the_tests_their_restarts(pool: ServerPool) -> None:
+    for _ in range(2):
+        server, _ = pool.start(ONE, counted=False)
+        kill(server)
+        pool.retire()
+    assert pool.histories[ONE.id].ends == []
+    assert pool.obtain(ONE)[0].usable
+
+
+def test_a_death_between_tests_is_told_once(pool: ServerPool) -> None:
+    server, _ = pool.obtain(ONE)
+    kill(server)
+    with pytest.raises(ServerDied, match="while between requests"):
+        pool.obtain(ONE)
+    fresh, _ = pool.obtain(ONE)
+    assert fresh is not server
+    assert fresh.usable
+
+
+def test_a_death_that_nobody_told_is_told_at_the_end(pool: ServerPool) -> None:
+    server, _ = pool.obtain(ONE)
+    kill(server)
+    with pytest.raises(ServerDied, match="while between requests"):
+        pool.retire_checked()
+    pool.retire_checked()
+    server, client = pool.obtain(ONE)
+    with pytest.raises(ServerDied):
+        client.chat("signal 9")
+    pool.retire_checked()
+
+
+def test_an_unclean_stop_is_told(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "run", replace(pool.run, settings=replace(SETTINGS, stop_timeout=0.1)))
+    server, _ = pool.obtain(ONE)
+    os.kill(server.pid or 0, signal.SIGSTOP)
+    with pytest.raises(StopFailed, match=r"^turbomind-tp1-fp16: .*\n  SIGTERM didn't end it within 0.1 s"):
+        pool.retire_checked()
+
+
+def test_the_wrong_backend(pool: ServerPool) -> None:
+    configuration = replace(ONE, backend="pytorch")
+    with pytest.raises(WrongBackend, match="runs the turbomind backend, pytorch was asked for: its log says"):
+        pool.obtain(configuration)
+    with pytest.raises(WrongBackend):
+        pool.obtain(configuration)
+    assert pool.histories[configuration.id].starts == 1
+
+
+def test_starts_that_fail_are_limited_too(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AnsweringRun, "program", staticmethod(lambda port: member("import os; os._exit(1)")))
+    with pytest.raises(ServerDied, match="while starting"):
+        pool.obtain(ONE)
+    monkeypatch.setattr(AnsweringRun, "program", staticmethod(lambda port: member("/nowhere/python", "-m", "x")))
+    with pytest.raises(ServerHung, match="was not started"):
+        pool.obtain(ONE)
+    with pytest.raises(NoServer, match="2 were lost"):
+        pool.obtain(ONE)
+
+
+def test_two_pools_never_share_a_gpu(make_pool: Callable[[], ServerPool]) -> None:
+    first, second = make_pool(), make_pool()
+    held, _ = first.obtain(ONE)
+    obtained = threading.Event()
+    problems: list[str] = []
+
+    def obtain() -> None:
+        second.obtain(OTHER)  # on another GPU: at once
+        second.obtain(replace(OTHER, gpus=(0,)))
+        problems.extend(["both have the GPU"] if held.process.living() else [])
+        obtained.set()
+
+    thread = threading.Thread(target=obtain)
+    thread.start()
+    until(lambda: second.histories.get(OTHER.id) and second.histories[OTHER.id].starts == 2, "the second one waits")
+    assert not obtained.wait(0.2)
+    first.retire()
+    assert obtained.wait(LONG)
+    thread.join()
+    assert problems == []
+
+
+def test_a_start_that_fails_early_leaves_the_gpus_to_others(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fixtures.api_server.pool.LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(pool, "_launch", lambda configuration: os.stat("/nowhere"))
+    with pytest.raises(FileNotFoundError):
+        pool.obtain(ONE)
+    monkeypatch.undo()
+    with FileLock(next(Path(pool._locks).glob("*.lock")), timeout=0):
+        pass
+
+
+def test_a_released_server_is_left(pool: ServerPool) -> None:
+    server, client = pool.obtain(ONE)
+    words = pool.release()
+    assert words == (
+        f"turbomind-tp1-fp16 is kept: {server.url}, log {server.process.log_file}; end it with: kill {server.pid}"
+    )
+    assert pool.retire() is None
+    assert client.canary().text
+    server.process.end()
