@@ -19,10 +19,10 @@ import pytest
 from fixtures.rehearsal.leftovers import RUN, ports_left, processes_left
 
 REPO = Path(__file__).parents[2]
-DEADLINE = 60.0
+DEADLINE = 120.0
 #: For all of them; a hang's own rehearsal has a shorter deadline. A healthy server never meets one, on a busy machine.
 DEFAULTS = ("--max-restarts=1", "--start-timeout=20", "--request-timeout=20", "--stop-timeout=20")
-AT_A_TIME = 4  # half of them wait for a deadline at any time
+AT_A_TIME = 2  # half of them wait for a deadline at any time, and other tests run beside them
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rehearsal(*arguments): the rehearsal that the test looks at")
 
 
-@pytest.fixture(scope="session")
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who looks at a rehearsal comes last: it has ended by then."""
+    items.sort(key=lambda item: item.get_closest_marker("rehearsal") is not None)
+
+
+@pytest.fixture(scope="session", autouse=True)
 def rehearsals(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsals]:
-    """All of this session's rehearsals, started together; by xdist's workers one by one, they are parallel already."""
+    """All of this session's rehearsals, started at its first test; by xdist's workers when one asks."""
     runs = Rehearsals(tmp_path_factory.mktemp("rehearsals"))
     if not hasattr(request.config, "workerinput"):
         for item in request.session.items:

@@ -76,8 +76,8 @@ def test_an_unclean_end_of_one_of_two_nodes(launch: Launch) -> None:
     server = launch(*(member(UP.format(on_term=f"os._exit({code})", first="pass")) for code in (0, 3)))
     until(lambda: len(server.process.log) == 2, "both are up")
     assert stopped(server).words == (
-        "the server wasn't stopped cleanly:\n"
-        "  on SIGTERM node 1 of the server exited with code 3 (clean are 0, SIGTERM and 143)"
+        "the server wasn't stopped cleanly: "
+        "on SIGTERM node 1 of the server exited with code 3 (clean are 0, SIGTERM and 143)"
     )
 
 
