@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from fixtures.api_server.death import Exit
+from fixtures.api_server.process import LOST
 from tests.unit.api_server.conftest import LONG, StartProcess, line_with, member, until
 
 SLEEP = r"import os, time; os.write(1, b'up\n'); time.sleep(60)"
@@ -47,7 +48,7 @@ def test_a_lost_supervisor_is_a_death_and_leaves_nothing(start: StartProcess) ->
     assert told.get(timeout=LONG) == process.exit
     assert process.exit
     assert (process.exit.pid, process.exit.code) == (process.pids[0], -signal.SIGKILL)
-    assert process.problem == "the supervisor ended unexpectedly; its tree was ended with it"
+    assert process.problem == LOST
     until(lambda: not process.living(), "the child ends too")
 
 

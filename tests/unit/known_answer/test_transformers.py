@@ -6,12 +6,15 @@ import pytest
 
 from fixtures.known_answer.model import ModelSpec, answer_text, answer_token_ids, folder_of
 
-transformers = pytest.importorskip("transformers")
-
 MESSAGES = [
     {"role": "system", "content": "You are a helpful assistant."},
     {"role": "user", "content": "讲一个三国故事"},
 ]
+
+
+@pytest.fixture
+def transformers():
+    return pytest.importorskip("transformers")
 
 
 @pytest.fixture(params=["llama", "internlm2"])
@@ -24,7 +27,7 @@ def folder(spec, tmp_path):
     return folder_of(spec, tmp_path)
 
 
-def test_tokenizer_keeps_any_prompt_and_ends_it_with_the_assistants_turn(spec, folder):
+def test_tokenizer_keeps_any_prompt_and_ends_it_with_the_assistants_turn(transformers, spec, folder):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     prompt = tokenizer.apply_chat_template(MESSAGES, add_generation_prompt=True, tokenize=False)
     assert prompt.endswith("讲一个三国故事<|im_end|>\n<|im_start|>assistant\n")
@@ -37,14 +40,14 @@ def test_tokenizer_keeps_any_prompt_and_ends_it_with_the_assistants_turn(spec, f
     )
 
 
-def test_config_loads_by_its_architecture(spec, folder):
+def test_config_loads_by_its_architecture(transformers, spec, folder):
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
     assert (config.model_type, config.hidden_size, config.num_key_value_heads) == (spec.architecture, 256, 8)
     assert config.eos_token_id not in (None, config.bos_token_id)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_llama_generates_the_text(dtype, tmp_path):
+def test_llama_generates_the_text(transformers, dtype, tmp_path):
     torch = pytest.importorskip("torch")
     spec = ModelSpec("llama", size="small")
     folder = folder_of(spec, tmp_path)

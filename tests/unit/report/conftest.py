@@ -14,6 +14,7 @@ import jsonschema
 import pytest
 
 import fixtures.report
+from tests.unit.sigint import heed_sigint
 
 ROOT = Path(__file__).parents[3]
 #: Whatever the outer pytest was given is not for the inner one.
@@ -96,6 +97,7 @@ class Project:
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=heed_sigint,
         )
         self._started.append(process)
         return process

@@ -22,6 +22,7 @@ from fixtures.api_server.proctable import MARKER
 from fixtures.machine.model import Machine
 from fixtures.rehearsal.nodes import load_node
 from fixtures.run import Run, resolve
+from tests.unit.sigint import heed_sigint
 
 ROOT = Path(__file__).parents[3]
 #: In every process that a Project starts, so that each can be found again whatever became of its parents.
@@ -127,6 +128,7 @@ class Project:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=heed_sigint,
         )
         self._started.append(process)
         return process
