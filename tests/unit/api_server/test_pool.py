@@ -182,7 +182,7 @@ def test_two_pools_never_share_a_gpu(make_pool: Callable[[], ServerPool]) -> Non
 
 
 def test_a_start_that_fails_early_leaves_the_gpus_to_others(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fixtures.api_server.pool.LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr("fixtures.machine.gpu_locks.LOCK_TIMEOUT", 0.1)
     monkeypatch.setattr(pool, "_launch", lambda configuration: os.stat("/nowhere"))
     with pytest.raises(FileNotFoundError):
         pool.obtain(ONE)
