@@ -5,5 +5,7 @@ pytest_plugins = [
     "fixtures.plugin",
     "fixtures.api_server.plugin",
     "fixtures.known_answer.plugin",
+    "fixtures.collective.plugin",
+    "fixtures.collective.joint",
     "fixtures.report.plugin",
 ]
