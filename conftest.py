@@ -5,5 +5,6 @@ pytest_plugins = [
     "fixtures.plugin",
     "fixtures.api_server.plugin",
     "fixtures.known_answer.plugin",
+    "fixtures.preflight.plugin",
     "fixtures.report.plugin",
 ]
