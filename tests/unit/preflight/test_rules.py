@@ -103,7 +103,7 @@ CASES = [
         "between GPU0-GPU2, GPU0-GPU3, GPU1-GPU2, GPU1-GPU3: bridges",
     ),
     ("acs", T4X4, {}, "ok", "off on every bridge"),
-    ("acs", RTX, {"paths": paths(0, 0) | {}}, "info", "a virtual machine or container hides"),
+    ("acs", RTX, {"paths": paths(0, 0)}, "info", "a virtual machine or container hides"),
     ("acs", A100X8, {"paths": {}}, "ok", "no two GPUs"),
     ("acs", ALONE, {"paths": {}}, "ok", "no two GPUs"),
     ("acs", T4X4, {"paths": {}}, "info", "GPU0-GPU1"),

@@ -57,7 +57,7 @@ def log_of(*lines: str) -> KernelLog:
 def healthy(machine, **changes: object) -> Facts:
     """Facts of a host on which every check is satisfied, with some changed."""
     facts: dict[str, object] = {
-        "shm": SharedMemory(64 << 30, 64 << 30, 154 << 20),
+        "shm": SharedMemory(64 * 10**9, 64 * 10**9, 154 * 10**6),
         "memlock": -1,
         "versions": Versions("2.8.0", "12.8", "2.27.3", (12,)),
         "libnccl": ("/x/libnccl.so.2",),
