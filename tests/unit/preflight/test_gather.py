@@ -128,7 +128,8 @@ def test_acs_words():
 def test_lspci():
     text = (
         "0000:3a:00.0 PCI bridge: PLX\n\tCapabilities: [f24 v1] Access Control Services\n"
-        "\t\tACSCap:\tSrcValid+ TransBlk+ ReqRedir+\n\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ DirectTrans-\n"
+        "\t\tACSCap:\tSrcValid+ TransBlk+ ReqRedir+\n"
+        "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ DirectTrans-\n"
         "0000:3b:00.0 3D controller: NVIDIA\n\tCapabilities: <access denied>\n0000:3c:00.0 Host bridge\n"
     )
     assert parse_lspci(text) == {"0000:3a:00.0": 0x0D, "0000:3b:00.0": None, "0000:3c:00.0": 0}
@@ -255,7 +256,7 @@ def test_kernel_log_of_dmesg_or_of_nobody(tmp_path):
 
 def lmdeploy_in(prefix: Path) -> Lmdeploy:
     site = prefix / "lib/python3.10/site-packages"
-    return Lmdeploy(str(prefix / "bin/python"), "0.9.0", Flags({}), folder=str(site / "lmdeploy"))
+    return Lmdeploy(str(prefix / "bin/python"), "0.9.0", Flags({}, {}), folder=str(site / "lmdeploy"))
 
 
 def test_copies_of_libnccl(tmp_path):
