@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import replace
 
 import pytest
 
 import fixtures.preflight.plugin as plugin
-from fixtures.machine.model import Machine
 from fixtures.matrix import Cell, Configuration
 from fixtures.preflight.facts import SharedMemory
 from fixtures.preflight.rules import CHECKS
 from fixtures.preflight.shm import SEGMENT, bytes_needed
-from fixtures.rehearsal.nodes import NODES, load_facts, node_names
+from fixtures.rehearsal.nodes import NODES, load_facts, load_node, node_names
+from fixtures.run import Run, ServerSettings
 from tests.unit.run.conftest import Project
 
 BAD_HOST = """
@@ -64,12 +63,9 @@ def bad_node(project):
     return project
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["one", "workers"])
-def test_a_bad_host(bad_node, workers):
+def test_a_bad_host(bad_node):
     """Failures fail with a line each for what, consequence and remedy; warnings and infos pass and are told."""
-    code, output = bad_node.run(
-        "--rehearse", "--node=./bad.toml", "-m", "multigpu", "tests/multigpu/test_preflight.py", *workers
-    )
+    code, output = bad_node.run("--rehearse", "--node=./bad.toml", "-m", "multigpu", "tests/multigpu/test_preflight.py")
     assert code == 1, output
     failed, passed = [name for name, level in LEVELS.items() if level == "failure"], len(LEVELS) - 2
     assert f"2 failed, {passed} passed" in output
@@ -93,26 +89,14 @@ def test_a_bad_host(bad_node, workers):
     assert not bad_node.processes()
 
 
-def test_they_come_first(project):
-    """Before any server, whatever their file is called."""
-    [(_, nodeids)] = project.collect([("--rehearse", "--tp=1", "-m", "multigpu")])
-    assert nodeids[: len(CHECKS)] == [f"tests/multigpu/test_preflight.py::test_preflight[{check}]" for check in CHECKS]
-
-
 @pytest.mark.parametrize("node", node_names())
 def test_the_nodes_are_healthy(node):
     """By default a rehearsal's host has nothing to warn of."""
-    machine = plugin_machine(node)
+    machine = load_node(node)
     facts = load_facts(node, len(machine.gpus))
     assert facts.rehearsed
     found = {check: rule(facts, machine).level for check, rule in CHECKS.items()}
     assert {check for check, level in found.items() if level not in ("ok", "info")} == set()
-
-
-def plugin_machine(node: str) -> Machine:
-    from fixtures.rehearsal.nodes import load_node
-
-    return load_node(node)
 
 
 def test_workers_take_what_the_controller_gathered(this_run, monkeypatch):
@@ -140,9 +124,7 @@ class Node:
 
 @pytest.fixture
 def this_run(tmp_path):
-    from fixtures.run import Run, ServerSettings
-
-    machine = replace(plugin_machine("t4x4"), rehearsed=False)
+    machine = replace(load_node("t4x4"), rehearsed=False)
     return Run(machine, (), None, ServerSettings(), tmp_path)
 
 
@@ -179,14 +161,3 @@ def test_shm_problem(this_run, tmp_path, monkeypatch):
     rehearsed = replace(this_run, machine=replace(this_run.machine, rehearsed=True), node=str(tmp_path / "full.toml"))
     assert "0 MB of 68719 MB free" in str(plugin.shm_problem(rehearsed))
     assert plugin.shm_problem(replace(rehearsed, node="t4x4")) is None
-
-
-def test_no_gpus_no_verdict(project, monkeypatch):
-    """Skipped with the reason, before the host is looked at."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    for name in [name for name in os.environ if name.startswith("PYTEST_")]:
-        monkeypatch.delenv(name)
-    code, output = project.run("-m", "multigpu", "tests/multigpu/test_preflight.py", "-n", "1")
-    assert code == 0, output
-    assert f"{len(CHECKS)} skipped" in output
-    assert "no GPU to use: " in output

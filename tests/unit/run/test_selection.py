@@ -6,11 +6,12 @@ import itertools
 
 import pytest
 
+from fixtures.preflight.rules import CHECKS
 from tests.unit.run.conftest import ONE, Project
 
 FOUNDING = "tests/multigpu/test_requests.py::test_founding_request[turbomind-tp1-fp16]"
 UNIT = "tests/unit/test_unit.py::test_unit"
-#: Command line → how many unit tests and how many tests of configurations it selects of a project that has one and eight.
+#: Command line → how many unit tests and how many of configurations it selects of a project that has one and eight.
 LINES = {
     (): (1, 0),
     ("tests",): (1, 0),
@@ -67,6 +68,14 @@ def test_configurations_run_one_after_the_other(collected):
         "turbomind-tp2-fp16-cuda_ipc",
     ]
     assert sum(one != other for one, other in itertools.pairwise(order)) == 3
+
+
+def test_the_host_is_looked_at_first(collected):
+    """Before any server, whatever the file is called."""
+    _, nodeids = collected[ORDERED]
+    host = [nodeid.startswith("tests/multigpu/test_preflight.py") for nodeid in nodeids]
+    assert host == sorted(host, reverse=True)
+    assert sum(host) == len(CHECKS)
 
 
 def test_a_test_without_configuration(project):
