@@ -7,5 +7,6 @@ pytest_plugins = [
     "fixtures.known_answer.plugin",
     "fixtures.collective.plugin",
     "fixtures.collective.joint",
+    "fixtures.preflight.plugin",
     "fixtures.report.plugin",
 ]

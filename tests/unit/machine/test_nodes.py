@@ -95,7 +95,7 @@ def test_not_text(tmp_path):
         (
             'cuda = "13.0"',
             'cuda = "13.0"\nspeed = 1',
-            "speed: unknown field; known: cuda, driver, gpus, links, lmdeploy, ",
+            "speed: unknown field; known: cuda, driver, gpus, host, links, lmdeploy, ",
         ),
         ('links = """', 'lines = """', "lines: unknown field"),
         ('peer = """', 'links = """', "not TOML: "),
@@ -109,6 +109,27 @@ def test_not_text(tmp_path):
         ("X    OK   OK   CNS\n", "X OK yes CNS\n", "peer: GPU0-GPU2: unknown word 'yes'"),
         ("X    OK   OK   CNS\n", "X OK GNS CNS\n", "peer: asymmetric: GPU0-GPU2 is GNS, GPU2-GPU0 is OK"),
         ("X    OK   OK   CNS\n", "", "peer: 3 rows for 4 GPUs"),
+        ('lmdeploy = "0.18.0"\n', 'lmdeploy = "0.18.0"\nhost = 1\n', "host: must be a table"),
+        (
+            "[[gpus]]\nindex = 0",
+            "[host]\nshm = 1\n[[gpus]]\nindex = 0",
+            "host: unknown field shm; known: acs, busy_mib,",
+        ),
+        (
+            "[[gpus]]\nindex = 0",
+            "[host]\nshm_free_mib = '9'\n[[gpus]]\nindex = 0",
+            "host: shm_free_mib must be a whole",
+        ),
+        (
+            "[[gpus]]\nindex = 0",
+            "[host]\nacs = ['0']\n[[gpus]]\nindex = 0",
+            "host: acs must be a list, each of it a whole",
+        ),
+        (
+            "[[gpus]]\nindex = 0",
+            "[host]\nxid = ['79']\n[[gpus]]\nindex = 0",
+            "host: xid: not an Xid or SXid line: '79'",
+        ),
         ("index = 2\n", "", "gpus[2].index: missing"),
         ("index = 2\n", "index = 1\n", "gpus[2].index: 1 is already gpus[1]'s"),
         ("index = 2\n", "index = 4\n", "gpus[2].index: must be 2 (the GPUs stand in index order), not 4"),

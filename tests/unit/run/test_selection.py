@@ -6,11 +6,12 @@ import itertools
 
 import pytest
 
+from fixtures.preflight.rules import CHECKS
 from tests.unit.run.conftest import ONE, Project
 
 FOUNDING = "tests/multigpu/test_requests.py::test_founding_request[turbomind-tp1-fp16]"
 UNIT = "tests/unit/test_unit.py::test_unit"
-#: Command line → how many unit tests and how many multigpu tests it selects of a project that has one and eight.
+#: Command line → how many unit tests and how many of configurations it selects of a project that has one and eight.
 LINES = {
     (): (1, 0),
     ("tests",): (1, 0),
@@ -31,6 +32,11 @@ LINES = {
 ORDERED = ("--rehearse", "--precision=fp16", "--backend=turbomind", "-m", "multigpu")
 
 
+def of_configurations(nodeids: list[str]) -> list[str]:
+    """The tests of a server's configuration, also of one that isn't in the matrix; others are about the machine."""
+    return [nodeid for nodeid in nodeids if "[turbomind-" in nodeid or nodeid.endswith("[not_in_the_matrix]")]
+
+
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, list[str]]]:
     """Exit code and selected node ids of each command line of this module."""
@@ -42,8 +48,8 @@ def test_only_what_names_them_selects_multigpu_tests(collected):
     found = {}
     for line in LINES:
         _, nodeids = collected[(*ONE, *line)]
-        multigpu = [nodeid for nodeid in nodeids if nodeid.startswith("tests/multigpu/")]
-        found[line] = (len(nodeids) - len(multigpu), len(multigpu))
+        found[line] = (nodeids.count(UNIT), len(of_configurations(nodeids)))
+        assert any(nodeid.startswith("tests/multigpu/") for nodeid in nodeids) == bool(LINES[line][1])
     assert found == LINES
     # Nothing selected is pytest's exit code 5, not success.
     assert {line: collected[(*ONE, *line)][0] for line in LINES} == {
@@ -54,7 +60,7 @@ def test_only_what_names_them_selects_multigpu_tests(collected):
 def test_configurations_run_one_after_the_other(collected):
     """All tests of a configuration in a row, in the matrix's order, though the files stand file by file."""
     _, nodeids = collected[ORDERED]
-    order = [nodeid.partition("[")[2].rstrip("]") for nodeid in nodeids]
+    order = [nodeid.partition("[")[2].rstrip("]") for nodeid in of_configurations(nodeids)]
     assert list(dict.fromkeys(order)) == [
         "turbomind-tp1-fp16",
         "turbomind-tp2-fp16-nccl-p2p_on",
@@ -62,6 +68,14 @@ def test_configurations_run_one_after_the_other(collected):
         "turbomind-tp2-fp16-cuda_ipc",
     ]
     assert sum(one != other for one, other in itertools.pairwise(order)) == 3
+
+
+def test_the_host_is_looked_at_first(collected):
+    """Before any server, whatever the file is called."""
+    _, nodeids = collected[ORDERED]
+    host = [nodeid.startswith("tests/multigpu/test_preflight.py") for nodeid in nodeids]
+    assert host == sorted(host, reverse=True)
+    assert sum(host) == len(CHECKS)
 
 
 def test_a_test_without_configuration(project):
@@ -84,4 +98,5 @@ def test_plain_run_leaves_no_report(project):
 
 def test_another_folder_as_working_directory(project):
     """Paths count from where the person is."""
-    assert project.run("--collect-only", "-q", *ONE, "multigpu", folder="tests")[1].count("tests/multigpu/") == 8
+    _, output = project.run("--collect-only", "-q", *ONE, "multigpu", folder="tests")
+    assert len(of_configurations(output.splitlines())) == 8
