@@ -108,9 +108,9 @@ def test_same_end_again_says_it_once():
 
 def test_what_was_measured_is_put_together():
     records = [
-        a_pair(transport="SHM/direct", busbw=1.0, sizes=[4]),
-        a_pair(transport="P2P/IPC", busbw=12.0, sizes=[64, 4]),
         a_pair(transport="SHM/direct", busbw=2.0, sizes=[4]),
+        a_pair(transport="P2P/IPC", busbw=12.0, sizes=[64, 4]),
+        a_pair(transport="SHM/direct", busbw=1.0, sizes=[4]),
         a_pair(status="hung", transport=None, busbw=None, sizes=[]),
     ]
     [entry] = merged("pairs", records)

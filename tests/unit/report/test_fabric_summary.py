@@ -92,6 +92,7 @@ def test_words_of_cells_and_only_their_legend():
     text = "\n".join(lines)
     assert all(f"{word} = " in text for word in ("WRONG", "HUNG", "CRASH", "-"))
     assert "UNSURE" not in text
+    assert "ok = " not in text
     assert "? = " not in text
     assert "? = not run" in "\n".join(printed(a_report(3, pairs=[a_pair(0, 1), a_pair(1, 2)])))
 
