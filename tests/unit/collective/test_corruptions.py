@@ -228,6 +228,24 @@ def test_a_far_shift_in_a_large_buffer_is_found():
     assert here.explain(got)["shift"] == 499_001
 
 
+def test_all_of_a_large_buffer_is_explained():
+    here = case("all_reduce", "bfloat16", 2, (1 << 19) + 1)
+    got = here.stale[1].clone()
+    told = here.explain(got)
+    assert (told["pattern"], told["iteration"], told["blocks"]) == ("stale", ITERATION - 2, 1)
+    got[-300_000:-200_000] = 0
+    assert here.explain(got)["words"].endswith("zeros (100000 elements)")
+
+
+def test_each_shift_that_fits_is_named():
+    right = torch.cat([torch.arange(100), torch.arange(40, 60), torch.arange(100, 200)]).to(torch.int32)
+    got = right.clone()
+    got[:20] = right[40:60]
+    told = explain(got, right)
+    assert told["shift"] == 40
+    assert told["words"].endswith("40 elements further on (or shifted, holding what belongs 100 elements further on)")
+
+
 def test_another_ranks_part_is_named():
     here = case("reduce_scatter", "float16", 4, 255)
     got = here.expectation.pattern.total(255, ITERATION, offset=1 * 255)  # rank 3 holds rank 1's part
@@ -245,5 +263,8 @@ def test_what_each_operation_sends_and_delivers():
         assert result["all_gather"].equal(torch.cat(sent["all_gather"]))
         assert result["reduce_scatter"].equal(sum(sent["reduce_scatter"]).view(world, count)[rank])
         assert result["broadcast"].equal(sent["broadcast"][1])
+    # What isn't added may have all of the type's exact range.
+    assert sides["all_gather"][0].pattern.largest == sides["broadcast"][0].pattern.largest == 2047
+    assert sides["all_reduce"][0].pattern.largest == sides["reduce_scatter"][0].pattern.largest == 2047 // 3
     with pytest.raises(ValueError, match="unknown operation 'reduce'"):
         Expectation("reduce", "float16", 2, 0, "cpu")

@@ -198,7 +198,7 @@ def test_poison_is_no_result_and_no_sum_makes_it_one(dtype):
     assert poison(poisoned) is poisoned
     assert wrong_count(poisoned, total) == 1000
     assert wrong_count(poisoned, poisoned.clone()) == 0  # NaN, bit for bit
-    for summed in (poisoned + total, poisoned + total + share, poisoned + share):
+    for summed in (poisoned + total, poisoned + total + share, poisoned + total + 1, poisoned + share):
         assert wrong_count(summed, total) == 1000
 
 
