@@ -47,6 +47,7 @@ def test_every_pair_of_any_node_fits(gpus, width):
     lines = printed(a_report(gpus, **fabric), width)
     assert max(map(len, lines)) <= width
     assert not [line for line in lines if line != line.rstrip()]
+    assert "\n\n\n" not in "\n".join(lines)
     assert all(line.isascii() for line in lines)
     text = "\n".join(lines)
     told = min(len(fabric["pairs"][1::3]), 40)
@@ -113,9 +114,14 @@ def test_transports_and_why():
         a_pair(1, 2, busbw=3.0, words="exact; NODE is beyond NCCL's default limit"),
     ]
     lines = [line.strip() for line in printed(a_report(3, pairs=pairs), 120)]
-    assert "p2p_on over P2P/IPC: 1 pair, 10.0 GB/s; exact" in lines
-    over = "2 pairs, 1.0 to 3.0 GB/s, median 2.0; exact; NODE is beyond NCCL's default limit"
+    assert "p2p_on over P2P/IPC: 1 pair, 10.0 GB/s: exact" in lines
+    over = "2 pairs, 1.0 to 3.0 GB/s, median 2.0: exact; NODE is beyond NCCL's default limit"
     assert f"p2p_on over SHM/direct: {over}" in lines
+    many = [a_pair(0, b, words=f"reason {b}") for b in range(1, 5)]
+    lines = [line.strip() for line in printed(a_report(5, pairs=many[:3]), 120)]
+    assert [f"p2p_on over SHM/direct: 1 pair, 1.2 GB/s: reason {b}" in lines for b in (1, 2, 3)] == [True] * 3
+    lines = [line.strip() for line in printed(a_report(5, pairs=many), 120)]
+    assert "p2p_on over SHM/direct: 4 pairs, 1.2 GB/s" in lines
 
 
 def test_shared_gpu_is_told_by_rank():
