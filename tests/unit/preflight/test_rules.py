@@ -77,7 +77,7 @@ CASES = [
     ("libnccl", T4X4, {}, "ok", "/x/libnccl.so.2"),
     ("libnccl", T4X4, {"libnccl": ()}, "info", "no libnccl"),
     ("libnccl", T4X4, {"libnccl": ("/a/libnccl.so.2", "/b/libnccl.so.2")}, "warning", "/a/libnccl.so.2, /b/libnccl"),
-    ("fabric", T4X4, {}, "ok", "no NVSwitch"),
+    ("fabric", T4X4, {}, "ok", "no NVSwitch in sight"),
     ("fabric", A100X8, {}, "failure", "nv-fabricmanager doesn't run"),
     ("fabric", A100X8, {"fabric_manager": True}, "ok", "no fabric state"),
     ("fabric", A100X8, {"fabric_manager": None, "container": "docker"}, "info", "not in sight in this container"),

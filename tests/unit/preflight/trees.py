@@ -42,6 +42,10 @@ def add_device(root: Path, *chain: str, config: bytes | None = None, **files: st
     return folder
 
 
+def nothing(argv: object) -> None:
+    """Stands for running a program: none is here."""
+
+
 def write(root: Path, path: str, text: str) -> None:
     """A file of the tree."""
     file = root / path

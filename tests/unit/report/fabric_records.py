@@ -9,7 +9,9 @@ OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "many_s
 ARMS = ("p2p_on", "p2p_off", "p2p_forced")
 
 
-def measured(status: str = "pass", transport: str | None = "SHM/direct", busbw: float | None = 1.234, **more: Any) -> Any:
+def measured(
+    status: str = "pass", transport: str | None = "SHM/direct", busbw: float | None = 1.234, **more: Any
+) -> Any:
     """The fields that say what was found."""
     found = {"status": status, "transport": transport, "busbw_gb_per_s": busbw, "sizes": [4, 65536], "trials": 1}
     return {**found, "words": "exact: 160 results of 20 steps, bit for bit", **more}
@@ -19,7 +21,9 @@ def a_pair(a: int = 0, b: int = 1, arm: str = "p2p_on", link: str = "NODE", **fo
     return {"a": a, "b": b, "link": link, "arm": arm, **measured(**found)}
 
 
-def a_group(gpus: list[int], operation: str = "all_reduce", model: str = "process", arm: str = "p2p_on", **found: Any) -> Any:
+def a_group(
+    gpus: list[int], operation: str = "all_reduce", model: str = "process", arm: str = "p2p_on", **found: Any
+) -> Any:
     return {"gpus": gpus, "operation": operation, "process_model": f"{model}_per_gpu", "arm": arm, **measured(**found)}
 
 

@@ -25,6 +25,8 @@ MEASURED = {
 }
 PAIR = {"a": 0, "b": 1, "link": "NODE", **MEASURED}
 GROUP = {"gpus": [0, 1, 2, 3], "operation": "all_reduce", "process_model": "thread_per_gpu", **MEASURED}
+PEER = {"a": 1, "b": 0, "method": "cuda_ipc", "status": "waived", "sizes": [], "trials": 0, "words": "no peer access"}
+FINDING = {"check": "shm", "level": "ok", "words": "64 GiB free", "consequence": "", "remedy": None}
 VERDICT = {
     "class": "p2p-broken",
     "where": "fabric",
@@ -57,16 +59,34 @@ def test_run_without_gpus_or_lmdeploy(report):
 
 def test_pairs_groups_and_verdicts(report):
     check_schema({**report, "pairs": [PAIR], "groups": [GROUP], "verdicts": [VERDICT]})
+    direct_off = {**GROUP, "arm": "p2p_direct_off"}
+    check_schema({**report, "groups": [direct_off], "peer_access": [PEER], "preflight": [FINDING]})
+
+
+def test_ranks_share_a_gpu_only_where_the_report_says_so(report):
+    """The same GPU twice is a mistake elsewhere."""
+    shared = {"pairs": [{**PAIR, "b": 0, "link": "X", "ranks": [0, 1]}], "groups": [{**GROUP, "gpus": [0, 0]}]}
+    check_schema({**report, **shared, "oversubscribed": True})
+    for part, entries in shared.items():
+        with pytest.raises(jsonschema.ValidationError):
+            check_schema({**report, part: entries})
 
 
 @pytest.mark.parametrize(
     ("part", "entry", "change"),
     [
         ("pairs", PAIR, {"status": "ok"}),
-        ("pairs", PAIR, {"link": "X"}),
+        ("pairs", PAIR, {"link": "PCI"}),
         ("pairs", PAIR, {"busbw": 5.2}),
         ("groups", GROUP, {"process_model": "threads"}),
-        ("groups", GROUP, {"gpus": [0, 0]}),
+        ("pairs", PAIR, {"arm": "p2p_direct_off"}),
+        ("pairs", PAIR, {"ranks": []}),
+        ("groups", GROUP, {"operation": "reduce"}),
+        ("groups", GROUP, {"arm": "off"}),
+        ("peer_access", PEER, {"method": "copy"}),
+        ("peer_access", PEER, {"status": "ok"}),
+        ("preflight", FINDING, {"level": "error"}),
+        ("preflight", FINDING, {"words": ""}),
         ("verdicts", VERDICT, {"class": "broken"}),
         ("verdicts", VERDICT, {"seen": [3]}),
         ("verdicts", VERDICT, {"seen": [3, 3, 3]}),

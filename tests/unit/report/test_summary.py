@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.report.fabric import PARTS
 from fixtures.report.grid import grid_of, headline
 from fixtures.report.markdown import markdown
 from fixtures.report.summary import write_summary
@@ -56,6 +57,7 @@ def a_report(tests: list[dict[str, Any]], ids: list[str] = IDS, **more: Any) -> 
         "run": {"fault": None},
         "configurations": [{"id": name, **entry} for name in ids],
         "tests": tests,
+        **dict.fromkeys(PARTS, ()),
         **more,
     }
 

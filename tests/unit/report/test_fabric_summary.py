@@ -1,0 +1,233 @@
+"""The fabric's tables, in the terminal and in summary.md: within the width, nothing lost, nothing mistaken."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fixtures.report.fabric_grid import gpus_words, speed_words
+from fixtures.report.grid import grid_of
+from fixtures.report.markdown import markdown
+from fixtures.report.summary import write_summary
+from tests.unit.report.fabric_records import (
+    ARMS,
+    OPERATIONS,
+    a_finding,
+    a_group,
+    a_pair,
+    a_peer,
+    a_report,
+    a_test,
+    whole_fabric,
+)
+from tests.unit.report.test_summary import Terminal
+
+
+def printed(report: dict[str, Any], width: int = 80) -> list[str]:
+    """The section's lines."""
+    terminal = Terminal()
+    write_summary(terminal, report, Path("reports"), width)  # type: ignore[arg-type]
+    return terminal.out.getvalue().splitlines()
+
+
+def after(lines: list[str], start: str, count: int) -> list[list[str]]:
+    """The words of so many lines below the first that begins with `start`."""
+    place = next(i for i, line in enumerate(lines) if line.strip().startswith(start))
+    return [line.split() for line in lines[place + 1 : place + 1 + count]]
+
+
+@pytest.mark.parametrize(("gpus", "width"), [*itertools.product((2, 4, 8, 16), (80, 120))])
+def test_every_pair_of_any_node_fits(gpus, width):
+    fabric = whole_fabric(gpus)
+    for record in [*fabric["pairs"][1::3], *fabric["groups"][::5], *fabric["peer_access"][::4]]:
+        record |= {"status": "inconclusive", "words": "no answer " * 20}
+    lines = printed(a_report(gpus, **fabric), width)
+    assert max(map(len, lines)) <= width
+    assert not [line for line in lines if line != line.rstrip()]
+    assert all(line.isascii() for line in lines)
+    text = "\n".join(lines)
+    told = min(len(fabric["pairs"][1::3]), 40)
+    assert text.count("and GPU") == told
+    assert ("more, all in report.json" in text) == (gpus >= 16)
+
+
+@pytest.mark.parametrize("gpus", [2, 8])
+def test_full_triangle_with_transport_and_busbw(gpus):
+    pairs = [a_pair(a, b) for a, b in itertools.combinations(range(gpus), 2)]
+    rows = after(printed(a_report(gpus, pairs=pairs), 120), "p2p_on", gpus)
+    assert rows[0] == [f"GPU{b}" for b in range(1, gpus)]
+    assert rows[1:] == [[f"GPU{a}", *["ok", "SHM", "1.2"] * (gpus - 1 - a)] for a in range(gpus - 1)]
+
+
+def test_small_tables_stand_beside_each_other():
+    lines = printed(a_report(2, **whole_fabric(2)))
+    assert after(lines, "p2p_on", 2) == [["GPU1"] * 3, ["GPU0", "ok", "SHM", "1.2"] * 3]
+
+
+def test_letters_where_words_do_not_fit():
+    pairs = [a_pair(a, b, status="wrong", words="zeros") for a, b in itertools.combinations(range(16), 2)]
+    pairs[0]["status"] = "pass"
+    lines = printed(a_report(16, pairs=pairs))
+    rows = after(lines, "p2p_on", 3)
+    assert rows[:2] == [[str(number) for number in range(1, 16)], ["GPU0", ".", *"W" * 14]]
+    assert ". = exact   W = data was wrong" in lines
+
+
+def test_words_of_cells_and_only_their_legend():
+    pairs = [
+        a_pair(0, 1, status="wrong", busbw=None),
+        a_pair(0, 2, status="hung", busbw=None),
+        a_pair(0, 3, status="crashed", busbw=None, transport=None),
+        a_pair(1, 2, status="waived", busbw=None, transport=None),
+        a_pair(1, 3, transport="P2P/CUMEM + SHM/direct", busbw=231.4),
+    ]
+    lines = printed(a_report(4, pairs=pairs), 120)
+    assert after(lines, "p2p_on", 3)[1:] == [
+        ["GPU0", "WRONG", "SHM", "HUNG", "SHM", "CRASH"],
+        ["GPU1", "-", "ok", "P2P+SHM", "231"],
+    ]
+    text = "\n".join(lines)
+    assert all(f"{word} = " in text for word in ("WRONG", "HUNG", "CRASH", "-"))
+    assert "UNSURE" not in text
+    assert "ok = " not in text
+    assert "? = " not in text
+    assert "? = not run" in "\n".join(printed(a_report(3, pairs=[a_pair(0, 1), a_pair(1, 2)])))
+
+
+def test_a_bad_pair_is_told_in_full():
+    found = a_pair(0, 2, "p2p_off", "SYS", status="wrong", words="2 of 160 results wrong on GPU2: zeros")
+    for text in (" ".join(" ".join(printed(a_report(4, pairs=[found]))).split()), markdown(a_report(4, pairs=[found]))):
+        assert (
+            "WRONG: GPU0 (00000000:10:00.0) and GPU2 (00000000:12:00.0), link SYS, p2p_off over SHM/direct: "
+            "2 of 160 results wrong on GPU2: zeros"
+        ) in text.replace("\\", "")
+
+
+def test_transports_and_why():
+    pairs = [
+        a_pair(0, 1, transport="P2P/IPC", busbw=10.0, words="exact"),
+        a_pair(0, 2, busbw=1.0, words="exact; NODE is beyond NCCL's default limit"),
+        a_pair(1, 2, busbw=3.0, words="exact; NODE is beyond NCCL's default limit"),
+    ]
+    lines = [line.strip() for line in printed(a_report(3, pairs=pairs), 120)]
+    assert "p2p_on over P2P/IPC: 1 pair, 10.0 GB/s; exact" in lines
+    over = "2 pairs, 1.0 to 3.0 GB/s, median 2.0; exact; NODE is beyond NCCL's default limit"
+    assert f"p2p_on over SHM/direct: {over}" in lines
+
+
+def test_shared_gpu_is_told_by_rank():
+    pairs = [a_pair(0, 0, link="X", ranks=[a, b], transport="NET/Socket") for a, b in ((0, 1), (0, 2), (1, 2))]
+    groups = [a_group([0, 0, 0])]
+    pairs[1] |= {"status": "hung", "words": "same GPU, over sockets: no progress"}
+    lines = printed(a_report(1, pairs=pairs, groups=groups))
+    rows = after(lines, "p2p_on", 3)
+    assert rows[0] == ["GPU0.1", "GPU0.2"]
+    assert rows[1] == ["GPU0.0", "ok", "NET", "1.2", "HUNG", "NET", "1.2"]
+    assert any("HUNG: GPU0.0 (00000000:10:00.0) and GPU0.2" in line for line in lines)
+    assert "GPUs 0 x3" in [line.strip() for line in lines]
+
+
+def test_groups_are_lines_under_their_gpus():
+    groups = [a_group([0, 1, 2, 3], operation) for operation in OPERATIONS]
+    groups += [a_group([0, 1, 2, 3], "broadcast", "thread", "p2p_direct_off", status="crashed", words="SIGSEGV")]
+    lines = printed(a_report(4, groups=groups), 120)
+    assert after(lines, "GPUs 0-3", 2) == [
+        ["process", "p2p_on", *["ok", "SHM", "1.2"] * 6],
+        ["thread", "p2p_direct_off", *"???", "CRASH", "SHM", "1.2", *"??"],
+    ]
+    assert any("CRASH: broadcast on GPUs 0-3, thread per GPU, p2p_direct_off over" in line for line in lines)
+
+
+def test_who_writes_into_whose_memory():
+    lines = printed(a_report(2, peer_access=[a_peer(0, 1), a_peer(1, 0, status="wrong", words="lost")]))
+    assert after(lines, "a store by the GPU", 3) == [["GPU0", "GPU1"], ["GPU0", "ok"], ["GPU1", "WRONG"]]
+    rows = [line for line in lines if line.startswith("  GPU")]
+    assert rows[0].index("ok") > rows[1].index("WRONG")
+    assert any("WRONG: GPU1 (00000000:11:00.0) into the memory of GPU0" in line for line in lines)
+
+
+def test_findings_above_ok_with_their_remedy():
+    more = {"words": "64 MiB", "consequence": "NCCL can't start", "remedy": "--shm-size=1g"}
+    findings = [a_finding("acs", "info", words="on"), a_finding("cuda"), a_finding("shm", "failure", **more)]
+    lines = printed(a_report(2, preflight=findings))
+    place = lines.index("preflight: 1 ok, 1 info, 1 failure")
+    assert [line.strip() for line in lines[place + 1 : place + 5]] == [
+        "failure: shm: 64 MiB",
+        "consequence: NCCL can't start",
+        "remedy: --shm-size=1g",
+        "info: acs: on",
+    ]
+    assert "cuda" not in "\n".join(lines)
+
+
+def test_the_fabrics_tests_are_counted_and_not_listed():
+    """Neither a column nor a line each in the configurations' grid; those without a record say why."""
+    tests = [a_test("pairs", "all_reduce", f"GPU0-GPU{b}-NODE-{arm}") for b in (1, 2, 3) for arm in ARMS]
+    tests[8] |= {"outcome": "skipped", "reason": "no peer access"}
+    tests[7] |= {"outcome": "skipped", "reason": "not run: interrupted", "phase": None}
+    tests[6] |= {"outcome": "failed", "reason": "during set-up: no torch", "phase": "set-up"}
+    tests += [{**a_test("requests", "agree", "x"), "nodeid": "tests/multigpu/test_requests.py::test_agree"}]
+    report = a_report(4, tests=tests, pairs=[a_pair(0, 3, status="waived", words="no peer access")])
+    assert grid_of(report).loose == (("agree", "ok"),)
+    lines = printed(report)
+    assert "pairs: all_reduce 6 ok, 1 ERR, 1 skip, 1 not run" in lines
+    assert "  1 x during set-up: no torch" in lines
+    assert "  1 x not run: interrupted" in lines
+    assert not [line for line in lines if "1 x no peer access" in line]
+    assert "  waived: no peer access" in lines
+
+
+def test_nothing_is_said_of_what_was_not_run():
+    tests = [a_test("requests", "agree", "x")]
+    for words in ("pairs", "groups", "peer access", "preflight", "busbw"):
+        assert words not in "\n".join(printed(a_report(2, tests=tests))).lower()
+        assert words not in markdown(a_report(2, tests=tests)).lower()
+    only_skipped = a_test("pairs", "all_reduce", "no_pair", "skipped", reason="a pair needs 2 GPUs")
+    lines = printed(a_report(1, tests=[only_skipped]))
+    place = lines.index("pairs: all_reduce 1 skip")
+    assert lines[place + 1] == "  1 x a pair needs 2 GPUs"
+    assert not [line for line in lines if line.startswith("groups")]
+
+
+def test_run_of_the_fabric_alone_has_no_grid_of_configurations():
+    entry = {"id": "turbomind-tp1-fp16", "outcome": "skipped", "reason": "not run: no test was selected"}
+    report = a_report(2, **whole_fabric(2), configurations=[{**entry, "ready_s": None, "starts": 0}])
+    for text in ("\n".join(printed(report)), markdown(report)):
+        assert "turbomind" not in text
+        assert "p2p" in text
+
+
+def test_a_sweep_after_a_failure_shows_without_tests_of_the_fabric():
+    lines = printed(a_report(2, pairs=[a_pair()]))
+    assert "pairs: tested again after a failure" in lines
+
+
+def test_markdown_has_the_same_cells_as_tables():
+    page = markdown(a_report(4, **whole_fabric(4))).replace("\\", "")
+    assert page.count("| GPU0 | ok SHM 1.2 | ok SHM 1.2 | ok SHM 1.2 |") == 3
+    assert page.count("| GPU3 | ok | ok | ok |  |") == 2
+    assert "| 0-3 | thread | p2p_direct_off | ok SHM 1.2 |" in page
+    tables = [block.splitlines() for block in page.split("\n\n") if block.startswith("| ")]
+    assert len(tables) == 3 + 1 + 2
+    assert all(len({line.count("|") for line in table}) == 1 for table in tables)
+
+
+def test_words_of_a_log_do_not_act_as_markup():
+    page = markdown(a_report(2, pairs=[a_pair(status="crashed", words="<b>|@someone")]))
+    assert "\\<b\\>\\|@\u200bsomeone" in page
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"), [([0, 1], "0,1"), ([0, 1, 2], "0-2"), ([3, 0, 1, 2, 7], "3,0-2,7"), ([0], "0"), ([2, 2], "2 x2")]
+)
+def test_gpus_in_few_words(gpus, words):
+    assert gpus_words(gpus) == words
+
+
+def test_speeds_in_few_digits():
+    assert [speed_words(busbw) for busbw in (231.4, 99.96, 12.34, 1.0, 0.0512, 0)] == [
+        "231", "100", "12.3", "1.0", "0.05", "0",
+    ]  # fmt: skip
