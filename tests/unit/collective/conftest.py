@@ -27,8 +27,8 @@ from fixtures.run import rehearsal_environment
 NODE = "t4x4"
 #: Seconds after which a test's own waiting has failed; far more than a busy machine needs.
 LONG = 30.0
-#: Of trials that stand still. Far more than a step takes, so that a busy machine makes no hang.
-PATIENCE = 1.0
+#: Seconds that a trial may stand still in tests of hangs; in all others so many that a busy machine makes no hang.
+PATIENCE = 0.6
 
 
 def step(operation: str = "all_reduce", count: int = 1021, repeat: int = 1, iterations: int = 1) -> Step:
@@ -89,7 +89,7 @@ class Rig:
         self.orders = folder / "orders.json"
         environment = dict(os.environ) | rehearsal_environment(NODE, None) | {"BREAKING": str(self.orders)} | outer
         self.seats: list[Seat] = seats_of(machine)
-        self.fabric = Fabric(machine, self.seats, python, environment, folder, pair_timeout=PATIENCE, serial=serial)
+        self.fabric = Fabric(machine, self.seats, python, environment, folder, pair_timeout=LONG, serial=serial)
         self.fabric._modules = ("tests.unit.collective.breaking", "fixtures.rehearsal.cuda")
         self.fabric._pair_steps = QUICK
         self.break_at()
@@ -113,8 +113,11 @@ class Rig:
         """What breaking.py shall do in the next trials: `rank`, `call` (counted from 1) and `error` or `sleep`."""
         self.orders.write_text(json.dumps(order))
 
-    def begin(self, *pairs: tuple[int, int], steps: Sequence[Step] = QUICK, arm: str = "p2p_on") -> None:
-        """Sweep pairs, by the numbers of their seats."""
+    def begin(
+        self, *pairs: tuple[int, int], steps: Sequence[Step] = QUICK, arm: str = "p2p_on", patience: float = LONG
+    ) -> None:
+        """Sweep pairs, by the numbers of their seats; `patience`: seconds that a trial may stand still."""
+        self.fabric._timeout = patience
         self.fabric._pair_steps = list(steps)
         self.fabric.sweep([(self.seats[a], self.seats[b]) for a, b in pairs], arm)
 
@@ -130,10 +133,10 @@ class Rig:
     def group(self, operation: str, model: str, arm: str = "p2p_on", seats: int = 4) -> Outcome:
         return self.fabric.group(self.seats[:seats], operation, model, arm)
 
-    def endless(self, a: int, b: int, arm: str = "p2p_on") -> list[Member]:
+    def endless(self, a: int, b: int, arm: str = "p2p_on", patience: float = LONG) -> list[Member]:
         """Begin a trial that goes on until somebody ends it; its members, once each is in the endless step."""
         before = len(Watched.all_of_them)
-        self.begin((a, b), steps=ENDLESS, arm=arm)
+        self.begin((a, b), steps=ENDLESS, arm=arm, patience=patience)
         until(lambda: len(Watched.all_of_them) > before, "a trial begins")
         members = Watched.all_of_them[-1].trial.members
         until(lambda: all(1 in member.reached.values() for member in members), "its ranks are in the endless step")
