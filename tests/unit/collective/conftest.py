@@ -47,6 +47,11 @@ QUICK = [step(), step("measure")]
 ENDLESS = [step(), step("measure", repeat=10**9)]
 
 
+def quick_group_steps(operation: str, *, light: bool) -> list[Step]:
+    """A small and a larger one, where a group's own are two dozen."""
+    return [step(operation, iterations=2, repeat=4), step(operation, count=4096, repeat=4)]
+
+
 def until(condition: Callable[[], object], what: str) -> None:
     """Wait for what no event tells of."""
     deadline = time.monotonic() + LONG
@@ -63,16 +68,19 @@ def lives(pid: int) -> bool:
 class Watched(Conductor):
     """A conductor whose trial a test can look into while it goes on."""
 
+    rig: ClassVar[Rig]
     all_of_them: ClassVar[list[Watched]] = []
     playing: ClassVar[set[Watched]] = set()
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
+        self.beside: set[Watched] = set()  # trials that were under way when this one began
+        self.living: set[str] = set()  # names of the workers that lived then
         self.all_of_them.append(self)
-        self.beside: set[Watched] = set()
 
     async def run(self, communicators: int = 1) -> Trial:
         self.beside = set(self.playing)
+        self.living = {worker.name for worker in self.rig.workers().values() if lives(worker.pid)}
         self.playing.add(self)
         try:
             return await super().run(communicators)
@@ -93,6 +101,7 @@ class Rig:
         self.fabric._modules = ("tests.unit.collective.breaking", "fixtures.rehearsal.cuda")
         self.fabric._pair_steps = QUICK
         self.break_at()
+        Watched.rig = self
 
     @property
     def nursery(self) -> Nursery:
@@ -146,12 +155,14 @@ class Rig:
         """What was found so far, so that the next test may test the same pairs."""
         self.fabric.rest()
         self.fabric._results.clear()
+        self.fabric._timeout = LONG
         self.break_at()
 
 
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Watched]]:
     monkeypatch.setattr(fixtures.collective.fabric, "Conductor", Watched)
+    monkeypatch.setattr(fixtures.collective.fabric, "group_steps", quick_group_steps)
     yield Watched
     Watched.all_of_them.clear()
     assert not Watched.playing
@@ -171,7 +182,7 @@ def rig(common_rig: dict[str, Rig], watched: type[Watched], tmp_path_factory: py
     """A fabric whose nursery lives; afterwards all of its workers are gone."""
     if not common_rig:
         common_rig["rig"] = Rig(tmp_path_factory.mktemp("fabric"))
-    rig = common_rig["rig"]
+    rig = Watched.rig = common_rig["rig"]
     yield rig
     lost = rig.fabric._nursery is None or rig.nursery.problem
     if lost:
