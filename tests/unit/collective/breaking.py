@@ -18,7 +18,7 @@ def open_communicators(job, rank, device):
 
 
 class Breaking:
-    """Does what it is told at one all-reduce, before the others' could be met."""
+    """Does what it is told at one all-reduce (`call`), or at each, before the others' could be met."""
 
     def __init__(self, communicator, order):
         self._communicator, self._order, self._calls = communicator, order, 0
@@ -28,7 +28,7 @@ class Breaking:
 
     def all_reduce(self, send, receive):
         self._calls += 1
-        if self._calls == self._order["call"]:
+        if self._order.get("call", self._calls) == self._calls:
             time.sleep(self._order.get("sleep", 0))
             if "error" in self._order:
                 raise {"MemoryError": MemoryError}.get(self._order["error"], RuntimeError)(self._order["error"])

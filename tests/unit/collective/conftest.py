@@ -119,7 +119,8 @@ class Rig:
         return dict(self.nursery._workers)
 
     def break_at(self, **order: Any) -> None:
-        """What breaking.py shall do in the next trials: `rank`, `call` (counted from 1) and `error` or `sleep`."""
+        """What breaking.py shall do in the next trials: at one all-reduce of a `rank` (the how many-th `call`) or at
+        each: `sleep`, then `error`, or `end` with an exit code."""
         self.orders.write_text(json.dumps(order))
 
     def begin(

@@ -30,6 +30,12 @@ def test_bad_sizes_are_said(text):
         parse_sizes(text)
 
 
+@pytest.mark.parametrize("text", ["2000G", "64M,999999999999999G"])
+def test_sizes_that_no_gpu_holds_are_said(text):
+    with pytest.raises(BadInput, match=r"^--pair-sizes=.*'(2000|9+)G' is more than any GPU holds$"):
+        parse_sizes(text)
+
+
 @pytest.mark.parametrize(
     ("size", "words"),
     [(4, "4 B"), (4084, "4084 B"), (4096, "4 KiB"), (MIB - 2, "1 MiB - 2 B"), (MIB, "1 MiB"), (MIB + 4, "1 MiB + 4 B")],
