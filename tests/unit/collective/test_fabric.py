@@ -1,4 +1,4 @@
-"""The fabric: arms one after the other, threads as ranks, two communicators, one pair at a time, checks beside a sweep."""
+"""The fabric: arms one after the other, threads as ranks, one pair at a time, groups and checks beside a sweep."""
 
 import itertools
 

@@ -203,6 +203,6 @@ def test_killed_from_outside_it_blames_no_pair(rig):
     os.kill(pid, signal.SIGKILL)
     outcomes = [rig.outcome(0, 2), rig.pair(0, 1), rig.group("all_reduce", "thread_per_gpu")]
     assert [outcome.status for outcome in outcomes] == ["inconclusive"] * 3
-    lost = f"the suite's own process that starts workers (pid {pid}) was lost, and all workers with it: was killed by SIGKILL"
-    assert all(outcome.words.startswith(lost) for outcome in outcomes)
+    lost = f"the suite's own process that starts workers (pid {pid}) was lost, and all workers with it: "
+    assert all(outcome.words.startswith(f"{lost}it was killed by SIGKILL") for outcome in outcomes)
     until(lambda: not any(lives(member.worker.pid) for member in members), "its workers end with it")

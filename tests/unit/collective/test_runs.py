@@ -1,4 +1,4 @@
-"""The fabric's tests in a pytest of their own: ended from outside in the middle, narrowed, and on one of xdist's workers."""
+"""The fabric's tests in a pytest of their own: ended from outside in the middle, narrowed, and with bad values."""
 
 import json
 import os

@@ -45,7 +45,7 @@ def test_sizes_in_words(size, words):
 
 
 def test_a_pair_gets_every_size_in_every_type():
-    """1 element, an odd number, 4 KiB, 64 KiB, 1 MiB and one element to each side, in place and not, and what is asked for."""
+    """1 element, an odd number, 4 KiB, 64 KiB, 1 MiB and one to each side, in place and not, and what is asked for."""
     steps = [step for step in pair_steps([64 * MIB]) if step["operation"] == "all_reduce"]
     assert len(steps) == 4 * 8 * 2
     for dtype, width in (("int32", 4), ("float16", 2), ("bfloat16", 2), ("float32", 4)):
