@@ -28,7 +28,7 @@ NODE = "t4x4"
 #: Seconds after which a test's own waiting has failed; far more than a busy machine needs.
 LONG = 30.0
 #: Seconds that a trial may stand still in tests of hangs; in all others so many that a busy machine makes no hang.
-PATIENCE = 0.6
+PATIENCE = 0.4
 
 
 def step(operation: str = "all_reduce", count: int = 1021, repeat: int = 1, iterations: int = 1) -> Step:

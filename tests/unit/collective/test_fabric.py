@@ -11,7 +11,8 @@ from fixtures.collective.steps import OPERATIONS
 from fixtures.machine.gpu_locks import lock_gpus
 from tests.unit.collective.conftest import step
 
-ALL = list(itertools.combinations(range(4), 2))
+#: All pairs of three GPUs and one more, so that two can be tested side by side. GPU3 has no peer access.
+ALL = [*itertools.combinations((0, 1, 3), 2), (2, 3)]
 
 
 def arms_at_work(watched):
@@ -20,28 +21,28 @@ def arms_at_work(watched):
 
 
 def test_a_sweep_has_one_worker_a_seat_and_arm(rig, watched):
-    """Six pairs, four workers; the next arm's come when the former's are gone."""
+    """Four pairs, four workers; the next arm's come when the former's are gone."""
     for arm in ("p2p_on", "p2p_off", "p2p_forced"):
         rig.begin(*ALL, arm=arm)
         outcomes = [rig.outcome(a, b, arm) for a, b in ALL]
         peers = [rig.fabric.machine.peer[a][b] for a, b in ALL]
         waived = arm == "p2p_forced"
         assert [o.status for o in outcomes] == ["pass" if peer or not waived else "waived" for peer in peers]
-        assert len(rig.workers()) == (4 if not waived else 3)
-    assert arms_at_work(watched) == [{"p2p_on"}] * 6 + [{"p2p_off"}] * 6 + [{"p2p_forced"}] * sum(peers)
+        assert len(rig.workers()) == (4 if not waived else 2)
+    assert arms_at_work(watched) == [{"p2p_on"}] * 4 + [{"p2p_off"}] * 4 + [{"p2p_forced"}] * sum(peers)
     # the nursery and the last arm's workers
     assert len(marked_pids(rig.process.marker)) == 1 + len(rig.workers())
 
 
 def test_pairs_are_tested_side_by_side_or_one_at_a_time(rig, watched):
-    rig.begin(*ALL, steps=[step()] * 20)
+    rig.begin(*ALL, steps=[step()] * 10)
     assert {rig.outcome(a, b).status for a, b in ALL} == {"pass"}
     assert any(trial.beside for trial in watched.all_of_them)
     rig.forget()
     watched.all_of_them.clear()
     rig.fabric._serial = True
     try:
-        rig.begin(*ALL, steps=[step()] * 20)
+        rig.begin(*ALL, steps=[step()] * 10)
         assert {rig.outcome(a, b).status for a, b in ALL} == {"pass"}
     finally:
         rig.fabric._serial = False
@@ -89,7 +90,7 @@ def test_a_group_waits_for_the_sweep(rig):
     """Another arm's workers would end the sweep's; the same arm's would be given two things to do at once."""
     for arm in ("p2p_on", "p2p_off"):
         rig.fabric._results.clear()
-        rig.begin(*ALL, steps=[step()] * 30)
+        rig.begin(*ALL, steps=[step()] * 10)
         assert rig.group("broadcast", PROCESS_PER_GPU, arm).status == "pass"
         assert {rig.outcome(a, b).status for a, b in ALL} == {"pass"}
 

@@ -64,11 +64,10 @@ def test_a_hung_pair_costs_its_deadline_once_in_a_sweep(rig, watched):
     assert outcome.words.startswith(f"no progress for {PATIENCE:g} s at all_reduce fp32 4084 B: all of GPU0, GPU3 wait")
 
 
-@pytest.mark.parametrize("operation", ["all_reduce", "measure"])
-def test_a_long_step_that_gets_on_is_no_hang(rig, operation):
-    """As with messages of gigabytes: the whole step takes longer than a trial may stand still, no iteration does."""
+def test_a_long_step_that_gets_on_is_no_hang(rig):
+    """As with messages of gigabytes: a whole step takes longer than a trial may stand still, no iteration does."""
     rig.break_at(rank=1, sleep=PATIENCE / 3)
-    rig.begin((0, 2), steps=[step(operation, iterations=5)], patience=PATIENCE)
+    rig.begin((0, 2), steps=[step(iterations=4), step("measure", iterations=4)], patience=PATIENCE)
     assert rig.outcome(0, 2).status == "pass"
 
 
