@@ -65,6 +65,7 @@ def test_ranks_on_one_gpu():
     assert [group.id for group in groups_of(run)] == ["GPU0.0+0.1+0.2+0.3", "GPU0.0+0.1"]
     assert "GPU0.0-GPU0.3-X-p2p_off" in ids(run)
     assert not any("forced" in i for i in ids(run))
+    assert ids(dataclasses.replace(run, p2p=("p2p_forced",))) == []
     pair = pairs_of(run)[2]
     assert pair.record("p2p_on", Outcome("pass", "exact")) | {"sizes": []} == {
         "a": 0,

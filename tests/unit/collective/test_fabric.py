@@ -34,19 +34,13 @@ def test_a_sweep_has_one_worker_a_seat_and_arm(rig, watched):
     assert len(marked_pids(rig.process.marker)) == 1 + len(rig.workers())
 
 
-def test_pairs_are_tested_side_by_side_or_one_at_a_time(rig, watched):
-    rig.begin(*ALL, steps=[step()] * 10)
-    assert {rig.outcome(a, b).status for a, b in ALL} == {"pass"}
-    assert any(trial.beside for trial in watched.all_of_them)
-    rig.forget()
-    watched.all_of_them.clear()
-    rig.fabric._serial = True
-    try:
-        rig.begin(*ALL, steps=[step()] * 10)
-        assert {rig.outcome(a, b).status for a, b in ALL} == {"pass"}
-    finally:
-        rig.fabric._serial = False
-    assert not any(trial.beside for trial in watched.all_of_them)
+@pytest.mark.parametrize("serial", [False, True])
+def test_pairs_are_tested_side_by_side_or_one_at_a_time(rig, watched, monkeypatch, serial):
+    monkeypatch.setattr(rig.fabric, "_serial", serial)
+    rig.break_at(rank=0, call=1, sleep=0.2)
+    rig.begin((0, 1), (2, 3))
+    assert {rig.outcome(0, 1).status, rig.outcome(2, 3).status} == {"pass"}
+    assert any(trial.beside for trial in watched.all_of_them) == (not serial)
 
 
 def test_a_pair_is_swept_once(rig, watched):

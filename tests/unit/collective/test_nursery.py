@@ -1,5 +1,7 @@
 """The nursery: what it can't be, what ends it, and that nothing is left of it."""
 
+import asyncio
+import gc
 import logging
 import os
 import signal
@@ -11,6 +13,7 @@ import pytest
 
 import fixtures.collective.nursery
 from fixtures.api_server.proctable import marked_pids
+from fixtures.collective.nursery import Nursery, Worker
 from tests.unit.collective.conftest import lives, until
 
 SHM = Path("/dev/shm")
@@ -122,13 +125,29 @@ def test_a_worker_that_dies_before_it_is_heard_of(with_torch):
 
 
 def test_a_worker_that_cant_be_prepared_says_why(with_torch):
-    """Also when its end is told before its connection is accepted."""
     rig = with_torch(TORCH.format(cuda=None, nccl=False, gloo=True))
     rig.fabric._modules = ("nowhere", "fixtures.rehearsal.cuda")
     assert rig.pair(0, 2).words == "no worker for GPU0-p2p_on: ModuleNotFoundError: No module named 'nowhere'"
 
 
-def test_closed_before_and_while_it_starts(with_torch, monkeypatch):
+def test_last_words_that_come_after_the_end(tmp_path):
+    """The nursery tells a worker's end while the worker's own connection still waits to be accepted."""
+
+    async def run():
+        nursery = Nursery("python", {}, *NCCL, below=tmp_path)
+        worker = nursery._workers["1-GPU0"] = Worker("1-GPU0", tmp_path / "out", tmp_path / "log", [], None)
+        nursery._gone(worker, 1)
+        await asyncio.sleep(0.01)
+        connection = asyncio.StreamReader()
+        connection.feed_data(b'{"event": "unusable", "error": "no device"}\n')
+        connection.feed_eof()
+        await nursery._hear({"hello": "worker", "name": "1-GPU0", "pid": 71}, connection, None)
+        return [worker.inbox.get_nowait(), worker.inbox.get_nowait()]
+
+    assert asyncio.run(run()) == [{"event": "unusable", "error": "no device"}, None]
+
+
+def test_closed_before_and_while_it_starts(with_torch, caplog):
     rig = with_torch("import time; time.sleep(3600)")
     rig.fabric.close()
     rig.begin((0, 2))
@@ -140,6 +159,8 @@ def test_closed_before_and_while_it_starts(with_torch, monkeypatch):
     assert not lives(pid)
     assert not folder.exists()
     assert rig.outcome(0, 2).status == "inconclusive"
+    gc.collect()
+    assert not caplog.records
 
 
 def test_a_folder_of_any_length(with_torch, tmp_path):
@@ -185,6 +206,7 @@ def test_closed_in_the_middle_of_a_sweep(rig, caplog):
     began = time.monotonic()
     with caplog.at_level(logging.WARNING):
         rig.fabric.close()
+        gc.collect()  # tells of tasks that are left
     assert time.monotonic() - began < 2
     waiting.join(5)
     assert [outcome.status for outcome in told] == ["inconclusive"]
