@@ -14,7 +14,7 @@ import pytest
 import fixtures.collective.nursery
 from fixtures.api_server.proctable import marked_pids
 from fixtures.collective.nursery import Nursery, Worker
-from tests.unit.collective.conftest import lives, until
+from tests.unit.collective.conftest import LONG, PATIENCE, lives, until
 
 SHM = Path("/dev/shm")
 NCCL = ("nccl", "cuda_driver")
@@ -147,9 +147,27 @@ def test_last_words_that_come_after_the_end(tmp_path):
     assert asyncio.run(run()) == [{"event": "unusable", "error": "no device"}, None]
 
 
+def test_closed_while_nccl_is_asked_about_a_hang(rig, watched, monkeypatch):
+    """That waits for no process of the nursery, which is at an end."""
+    asked = threading.Event()
+
+    async def question(self):
+        asked.set()
+        await asyncio.sleep(3600)
+
+    monkeypatch.setattr(watched, "_question", question)
+    rig.break_at(rank=0, sleep=3600)
+    rig.begin((0, 2), patience=PATIENCE)
+    assert asked.wait(LONG)
+    rig.fabric.close()
+    with pytest.raises(asyncio.CancelledError):
+        rig.fabric._results[rig.seats[0], rig.seats[2], "p2p_on"].result(5)
+
+
 def test_closed_before_and_while_it_starts(with_torch, caplog):
     rig = with_torch("import time; time.sleep(3600)")
     rig.fabric.close()
+    files = len(os.listdir("/proc/self/fd"))
     rig.begin((0, 2))
     until(lambda: rig.fabric._nursery and rig.nursery._process and rig.process.pids, "it has been started")
     pid, folder = rig.process.pids[0], rig.nursery.folder
@@ -159,6 +177,7 @@ def test_closed_before_and_while_it_starts(with_torch, caplog):
     assert not lives(pid)
     assert not folder.exists()
     assert rig.outcome(0, 2).status == "inconclusive"
+    assert len(os.listdir("/proc/self/fd")) == files
     gc.collect()
     assert not caplog.records
 
