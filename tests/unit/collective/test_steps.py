@@ -30,6 +30,12 @@ def test_bad_sizes_are_said(text):
         parse_sizes(text)
 
 
+@pytest.mark.parametrize("text", ["2000G", "64M,999999999999999G"])
+def test_sizes_that_no_gpu_holds_are_said(text):
+    with pytest.raises(BadInput, match=r"^--pair-sizes=.*'(2000|9+)G' is more than any GPU holds$"):
+        parse_sizes(text)
+
+
 @pytest.mark.parametrize(
     ("size", "words"),
     [(4, "4 B"), (4084, "4084 B"), (4096, "4 KiB"), (MIB - 2, "1 MiB - 2 B"), (MIB, "1 MiB"), (MIB + 4, "1 MiB + 4 B")],
@@ -39,7 +45,7 @@ def test_sizes_in_words(size, words):
 
 
 def test_a_pair_gets_every_size_in_every_type():
-    """1 element, an odd number, 4 KiB, 64 KiB, 1 MiB and one element to each side, and what is asked for; in place and not."""
+    """1 element, an odd number, 4 KiB, 64 KiB, 1 MiB and one to each side, in place and not, and what is asked for."""
     steps = [step for step in pair_steps([64 * MIB]) if step["operation"] == "all_reduce"]
     assert len(steps) == 4 * 8 * 2
     for dtype, width in (("int32", 4), ("float16", 2), ("bfloat16", 2), ("float32", 4)):

@@ -1,0 +1,210 @@
+"""A fabric of real worker processes over real gloo, on an emulated node, that tests may break."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+import fixtures.collective.fabric
+from fixtures.api_server.process import ServerProcess
+from fixtures.api_server.proctable import stat_fields
+from fixtures.collective.fabric import Fabric
+from fixtures.collective.nursery import Nursery, Worker
+from fixtures.collective.outcome import Outcome
+from fixtures.collective.seats import Seat, seats_of
+from fixtures.collective.steps import Step
+from fixtures.collective.trial import Conductor, Member, Trial
+from fixtures.rehearsal.nodes import load_node
+from fixtures.run import rehearsal_environment
+
+NODE = "t4x4"
+#: Seconds after which a test's own waiting has failed; far more than a busy machine needs.
+LONG = 30.0
+#: Seconds that a trial may stand still in tests of hangs; in all others so many that a busy machine makes no hang.
+PATIENCE = 0.4
+
+
+def step(operation: str = "all_reduce", count: int = 1021, repeat: int = 1, iterations: int = 1) -> Step:
+    return {
+        "operation": operation,
+        "dtype": "float32",
+        "count": count,
+        "in_place": False,
+        "iterations": iterations,
+        "repeat": repeat,
+    }
+
+
+QUICK = [step(), step("measure")]
+#: Goes on until somebody ends it: a step for an hour's collectives, after one that ends.
+ENDLESS = [step(), step("measure", repeat=10**9)]
+
+
+def quick_group_steps(operation: str, *, light: bool) -> list[Step]:
+    """A small and a larger one, where a group's own are two dozen."""
+    return [step(operation, iterations=2, repeat=4), step(operation, count=4096, repeat=4)]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for what no event tells of."""
+    deadline = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {LONG:g} s in vain: {what}"
+        time.sleep(0.002)
+
+
+def lives(pid: int) -> bool:
+    fields = stat_fields(pid)
+    return fields is not None and fields[0] not in "ZX"
+
+
+class Watched(Conductor):
+    """A conductor whose trial a test can look into while it goes on."""
+
+    rig: ClassVar[Rig]
+    all_of_them: ClassVar[list[Watched]] = []
+    playing: ClassVar[set[Watched]] = set()
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.beside: set[Watched] = set()  # trials that were under way when this one began
+        self.living: set[str] = set()  # names of the workers that lived then
+        self.all_of_them.append(self)
+
+    async def run(self, communicators: int = 1) -> Trial:
+        self.beside = set(self.playing)
+        self.living = {worker.name for worker in self.rig.workers().values() if lives(worker.pid)}
+        self.playing.add(self)
+        try:
+            return await super().run(communicators)
+        finally:
+            self.playing.remove(self)
+
+
+class Rig:
+    """A fabric, and a look at the processes behind it."""
+
+    def __init__(self, folder: Path, python: str = sys.executable, *, serial: bool = False, **outer: str) -> None:
+        machine = load_node(NODE)
+        self.folder = folder
+        self.orders = folder / "orders.json"
+        environment = dict(os.environ) | rehearsal_environment(NODE, None) | {"BREAKING": str(self.orders)} | outer
+        self.seats: list[Seat] = seats_of(machine)
+        self.fabric = Fabric(machine, self.seats, python, environment, folder, pair_timeout=LONG, serial=serial)
+        self.fabric._modules = ("tests.unit.collective.breaking", "fixtures.rehearsal.cuda")
+        self.fabric._pair_steps = QUICK
+        self.break_at()
+        Watched.rig = self
+
+    @property
+    def nursery(self) -> Nursery:
+        assert self.fabric._nursery is not None
+        return self.fabric._nursery
+
+    @property
+    def process(self) -> ServerProcess:
+        """The nursery's."""
+        assert self.nursery._process is not None
+        return self.nursery._process
+
+    def workers(self) -> dict[str, Worker]:
+        """By their names: number, seats, arm."""
+        return dict(self.nursery._workers)
+
+    def break_at(self, **order: Any) -> None:
+        """What breaking.py shall do in the next trials: at one all-reduce of a `rank` (the how many-th `call`) or at
+        each: `sleep`, then `error`, or `end` with an exit code."""
+        self.orders.write_text(json.dumps(order))
+
+    def begin(
+        self, *pairs: tuple[int, int], steps: Sequence[Step] = QUICK, arm: str = "p2p_on", patience: float = LONG
+    ) -> None:
+        """Sweep pairs, by the numbers of their seats; `patience`: seconds that a trial may stand still."""
+        self.fabric._timeout = patience
+        self.fabric._pair_steps = list(steps)
+        self.fabric.sweep([(self.seats[a], self.seats[b]) for a, b in pairs], arm)
+
+    def outcome(self, a: int, b: int, arm: str = "p2p_on") -> Outcome:
+        return self.fabric.pair(self.seats[a], self.seats[b], arm)
+
+    def pair(self, a: int, b: int, *, steps: Sequence[Step] = QUICK, arm: str = "p2p_on") -> Outcome:
+        """One pair's trial, whatever was found before."""
+        self.fabric._results.clear()
+        self.begin((a, b), steps=steps, arm=arm)
+        return self.outcome(a, b, arm)
+
+    def group(self, operation: str, model: str, arm: str = "p2p_on", seats: int = 4) -> Outcome:
+        return self.fabric.group(self.seats[:seats], operation, model, arm)
+
+    def endless(self, a: int, b: int, arm: str = "p2p_on", patience: float = LONG) -> list[Member]:
+        """Begin a trial that goes on until somebody ends it; its members, once each is in the endless step."""
+        before = len(Watched.all_of_them)
+        self.begin((a, b), steps=ENDLESS, arm=arm, patience=patience)
+        until(lambda: len(Watched.all_of_them) > before, "a trial begins")
+        members = Watched.all_of_them[-1].trial.members
+        until(lambda: all(1 in member.reached.values() for member in members), "its ranks are in the endless step")
+        return members
+
+    def forget(self) -> None:
+        """What was found so far, so that the next test may test the same pairs."""
+        self.fabric.rest()
+        self.fabric._results.clear()
+        self.fabric._timeout = LONG
+        self.break_at()
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Watched]]:
+    monkeypatch.setattr(fixtures.collective.fabric, "Conductor", Watched)
+    monkeypatch.setattr(fixtures.collective.fabric, "group_steps", quick_group_steps)
+    yield Watched
+    Watched.all_of_them.clear()
+    assert not Watched.playing
+
+
+@pytest.fixture(scope="session")
+def common_rig() -> Iterator[dict[str, Rig]]:
+    """The rig that tests share as long as none of them has ended its nursery: torch's import takes a second."""
+    rigs: dict[str, Rig] = {}
+    yield rigs
+    for rig in rigs.values():
+        rig.fabric.close()
+
+
+@pytest.fixture
+def rig(common_rig: dict[str, Rig], watched: type[Watched], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A fabric whose nursery lives; afterwards all of its workers are gone."""
+    if not common_rig:
+        common_rig["rig"] = Rig(tmp_path_factory.mktemp("fabric"))
+    rig = Watched.rig = common_rig["rig"]
+    yield rig
+    lost = rig.fabric._nursery is None or rig.nursery.problem
+    if lost:
+        del common_rig["rig"]
+        rig.fabric.close()
+    else:
+        rig.forget()
+        assert rig.process.living() == [rig.process.pids[0]]
+
+
+@pytest.fixture
+def make_rig(tmp_path: Path, watched: type[Watched]) -> Iterator[Callable[..., Rig]]:
+    """Call it for a fabric of the test's own: Rig's arguments but the folder."""
+    made: list[Rig] = []
+
+    def make(*arguments: Any, **named: Any) -> Rig:
+        folder = tmp_path / f"rig{len(made)}"
+        folder.mkdir()
+        made.append(Rig(folder, *arguments, **named))
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.fabric.close()
