@@ -1,5 +1,7 @@
 """An arm's environment, and the clear line for what contradicts it outside."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from fixtures.collective.arms import ARMS, arm_environment, conf_settings, contradictions
@@ -136,15 +138,26 @@ def test_an_arms_own_variable_wins_over_a_file(told):
     assert told({}, ["p2p_forced"], etc="NCCL_P2P_DISABLE=1\n") != []
 
 
-def test_without_files_and_without_home(tmp_path):
-    assert contradictions({}, ARMS, etc=tmp_path) == contradictions({}, ARMS, etc=tmp_path)
-    assert contradictions({}, ARMS, home=tmp_path / "none", etc=tmp_path / "none") == []
+def test_the_home_is_the_user_databases(tmp_path, monkeypatch):
+    (tmp_path / ".nccl.conf").write_text("NCCL_P2P_DISABLE=1\n")
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_dir=str(tmp_path)))
+    assert len(contradictions({"HOME": "/nowhere"}, ["p2p_on"], etc=tmp_path)) == 1
+
+
+def test_a_user_without_a_name_has_no_home(tmp_path, monkeypatch):
+    def unknown(uid):
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert contradictions({"HOME": str(tmp_path)}, ["p2p_on"], etc=tmp_path) == []
 
 
 def test_a_conf_file_as_nccl_reads_it(tmp_path):
     """src/misc/param.cc: no stripping, so a space or a quotation mark becomes part of name or value."""
     path = tmp_path / "nccl.conf"
-    path.write_bytes(b"#NCCL_P2P_DISABLE=1\nNCCL_P2P_LEVEL=PHB\nNCCL_P2P_LEVEL=SYS\nnothing\n NCCL_A=1\nNCCL_B=x=y\r\nNCCL_\xff=1")
+    path.write_bytes(
+        b"#NCCL_P2P_DISABLE=1\nNCCL_P2P_LEVEL=PHB\nNCCL_P2P_LEVEL=SYS\nnothing\n NCCL_A=1\nNCCL_B=x=y\r\nNCCL_\xff=1"
+    )
     assert conf_settings(path) == {
         "NCCL_P2P_LEVEL": "PHB",
         " NCCL_A": "1",

@@ -106,7 +106,9 @@ def test_the_first_warning_is_the_first(head):
 
 def test_settings_without_the_full_stop():
     """src/graph/paths.cc ends without, src/misc/param.cc with a full stop."""
-    text = f"{PREFIX}NCCL_P2P_LEVEL set by environment to SYS\n{PREFIX}NCCL_P2P_DIRECT_DISABLE set by environment to 1.\n"
+    text = (
+        f"{PREFIX}NCCL_P2P_LEVEL set by environment to SYS\n{PREFIX}NCCL_P2P_DIRECT_DISABLE set by environment to 1.\n"
+    )
     text += f"{PREFIX}NCCL_SOCKET_IFNAME set by environment to lo\n"
     assert parse(text).settings == {
         "NCCL_P2P_LEVEL": "SYS",
@@ -131,7 +133,10 @@ def test_why_nccl_refuses_p2p(words):
 @pytest.mark.parametrize(
     ("line", "kind"),
     [
-        ("NVLS comm 0x55d0 headRank 0 nHeads 4 buffSize 1048576 memSize 2097152 nvlsPerRankSize 201326592", "NVLS"),  # 2.18
+        (
+            "NVLS comm 0x55d0 headRank 0 nHeads 4 buffSize 1048576 memSize 2097152 nvlsPerRankSize 201326592",
+            "NVLS",
+        ),  # 2.18
         ("NVLS comm 0x55d0 headRank 0 nHeads 4 nvlsRanks 4 buffSize 1048576 nvlsPerRankSize 100663296", "NVLS"),  # 2.28
         ("CollNet 00/0 : 0 [send] via COLLNET/SHARP/0/GDRDMA", "COLLNET/SHARP"),
     ],
