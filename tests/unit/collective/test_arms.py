@@ -112,7 +112,7 @@ def test_one_line_for_each_variable(told):
 
 
 def test_a_file_is_told_beside_the_environment(told):
-    """The suite's processes don't get the environment's, so the file's is in force: whoever unsets one meets the other."""
+    """The suite's processes don't get the environment's, so the file's is in force."""
     lines = told({"NCCL_P2P_DISABLE": "1"}, ["p2p_on"], home="NCCL_P2P_DISABLE=1\n")
     assert [line.split(" contradicts")[0] for line in lines] == [
         "NCCL_P2P_DISABLE=1 in the environment",
