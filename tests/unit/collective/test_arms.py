@@ -93,6 +93,9 @@ def test_the_line_names_variable_place_arm_and_remedy(told):
         ("NCCL_P2P_DISABLE", "-1", set()),
         ("NCCL_P2P_DISABLE", "yes", set()),
         ("NCCL_P2P_DISABLE", "", set()),
+        ("NCCL_P2P_LEVEL", "", set()),
+        ("NCCL_P2P_READ_ENABLE", "", set()),
+        ("NCCL_P2P_DISABLE", "+1", {"p2p_on", "p2p_forced", "p2p_direct_off"}),
         ("NCCL_P2P_LEVEL", "PXB", {"p2p_on", "p2p_forced", "p2p_direct_off"}),
         ("NCCL_P2P_LEVEL", "SYS", {"p2p_on", "p2p_direct_off"}),
         ("NCCL_P2P_DIRECT_DISABLE", "1", {"p2p_on", "p2p_forced"}),
@@ -105,6 +108,12 @@ def test_the_line_names_variable_place_arm_and_remedy(told):
 )
 def test_which_arms_a_variable_contradicts(told, name, value, arms):
     assert {arm for arm in ARMS if told({name: value}, [arm])} == arms
+
+
+def test_the_remedy_names_arms_that_can_be_asked_for(told):
+    """--p2p doesn't know p2p_direct_off: it comes with p2p_on."""
+    (line,) = told({"NCCL_P2P_DIRECT_DISABLE": "1"}, ARMS)
+    assert line.endswith("--p2p=p2p_off")
 
 
 def test_one_line_for_each_variable(told):

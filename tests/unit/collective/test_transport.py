@@ -131,6 +131,8 @@ def test_a_groups_reason_is_that_of_the_pair_concerned():
     node = machine("NODE", False, "CNS")
     ring = transport_of([log((0, 1, "P2P/IPC"), (1, 2, "SHM/direct/direct"), (2, 3, "P2P/IPC"))])
     assert judged("p2p_on", ring, node, seats_of(node)).words == "NCCL chose P2P/IPC + SHM"
+    ring = transport_of([log((1, 2, "SHM/direct/direct"), (3, 0, "P2P/IPC"))])
+    assert judged("p2p_on", ring, node, seats_of(node)).words == "NCCL chose P2P/IPC + SHM"
     ring = transport_of([log((0, 1, "P2P/IPC"), (3, 0, "SHM/direct/direct"))])
     assert "between GPU0 and GPU3" in judged("p2p_on", ring, node, seats_of(node)).words
 
