@@ -3,8 +3,6 @@
 import asyncio
 import contextlib
 
-import pytest
-
 from fixtures.collective.ras import ask_ras, summary
 
 HEAD = """NCCL version 2.28.9 compiled with CUDA 13.0
