@@ -65,7 +65,11 @@ def test_what_is_harmless_is_not_told():
             "NET/Plugin : No plugin found (libnccl-net.so), using internal implementation",  # 2.18
             "NET/Plugin: Could not find: libnccl-net.so. Using internal network plugin.",  # 2.23
             "NET/Plugin: libnccl-net.so: cannot open shared object file: No such file or directory",  # 2.28
+            "ENV/Plugin: Could not find: libnccl-env.so",  # 2.28
+            "PROFILER/Plugin: Could not find: libnccl-profiler.so",
+            "TUNER/Plugin: Could not find: libnccl-tuner.so",
             "Failed to open libibverbs.so[.1]",
+            "Channel 00/02 : 0 1",  # the ring, before its transports are chosen
             "NVLS multicast support is available on dev 0 (NVLS_NCHANNELS 16)",
             "Connected all rings, use ring PXN 0 GDR 1",
             "P2P Chunksize set to 131072",

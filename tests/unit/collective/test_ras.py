@@ -37,12 +37,14 @@ def place(pid, gpu="0"):
 
 
 IDLE = answer("    0         1         2         1         2         2   RUNNING      OK")
+# As 2.28.9 said it of two ranks on one GPU, the second stopped by SIGSTOP, 4.0 s after the question ("timeout 1").
 STOPPED = answer(
     "    0         1         1         1         2         1   RUNNING  INCOMPLETE",
     "INCOMPLETE\n"
     + indented("Missing communicator data from 1 job process", "Process 502 on node 127.0.0.1 managing GPU 0")
     + "#0-0 (00c8f5e1a2b3d4e5) INCOMPLETE\n"
     + indented("Missing communicator data from 1 rank", f"Rank 1 -- {place(502)}"),
+    "TIMEOUT\n" + indented("Encountered 1 communication timeout while gathering communicator data"),
 )
 KILLED = answer(
     "    0         1         1         1         2         1   RUNNING  INCOMPLETE,ERROR",
@@ -141,6 +143,7 @@ def test_a_stopped_rank_is_named():
     assert summary(STOPPED) == [
         "process 502 on node 127.0.0.1 (GPU 0) gave no data",
         "rank 1 (GPU 0, process 502) is missing",
+        "Encountered 1 communication timeout while gathering communicator data",
     ]
 
 
