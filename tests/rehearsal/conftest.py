@@ -22,6 +22,8 @@ REPO = Path(__file__).parents[2]
 DEADLINE = 120.0
 #: For all of them; a hang's own rehearsal has a shorter deadline. A healthy server never meets one, on a busy machine.
 DEFAULTS = ("--max-restarts=1", "--start-timeout=20", "--request-timeout=20", "--stop-timeout=20")
+#: What a rehearsal runs that names no file: the tests of servers.
+SERVERS = [f"tests/multigpu/test_{name}.py" for name in ("requests", "stop", "the_founding_case")]
 AT_A_TIME = 2  # half of them wait for a deadline at any time, and other tests run beside them
 
 
@@ -97,7 +99,7 @@ class Rehearsals:
         command += [f"--basetemp={folder}-tmp", "-p", "no:cacheprovider", *DEFAULTS, *arguments]
         outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         process = subprocess.Popen(
-            [*command, *([] if any(a.startswith("tests/") for a in arguments) else ["tests/multigpu"])],
+            [*command, *([] if any(a.startswith("tests/") for a in arguments) else SERVERS)],
             cwd=REPO,
             env={**outer, RUN: identity, "COLUMNS": "120", "NO_COLOR": "1"},
             stdout=subprocess.PIPE,

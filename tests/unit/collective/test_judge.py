@@ -11,7 +11,17 @@ from tests.unit.collective.conftest import step
 
 STEPS = [step(), step("all_gather"), step("measure", count=2**18)]
 WARNING = "\nhost:71:71 [1] transport/p2p.cc:273 NCCL WARN Cuda failure 'invalid argument'\n"
-RAS = "Communicator 0x1\n  Rank 1 -- GPU 1 managed by process 71 on node host: missing\nall is well otherwise\n"
+RAS = """\
+NCCL version 2.28.9 compiled with CUDA 13.0
+
+Errors
+======
+
+INCOMPLETE
+  Missing communicator data from 1 rank
+  Rank 1 -- GPU 1 managed by process 71 on node host
+
+"""
 
 
 @pytest.fixture
@@ -61,7 +71,7 @@ def test_hung_names_who_is_behind(member):
     assert outcome.culprits == ("GPU1",)
     assert "GPU1 (pid 71): running" in outcome.evidence
     (ras,) = [line for line in outcome.evidence if "RAS" in line]
-    assert ras == "NCCL's RAS: Rank 1 -- GPU 1 managed by process 71 on node host: missing"
+    assert ras == "NCCL's RAS: rank 1 (GPU 1, process 71) is missing"
 
 
 def test_hung_blames_nobody_where_all_wait(member):
