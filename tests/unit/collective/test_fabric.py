@@ -6,7 +6,7 @@ import pytest
 
 import fixtures.machine.gpu_locks
 from fixtures.api_server.proctable import marked_pids
-from fixtures.collective.crew import PROCESS_PER_GPU, THREAD_PER_GPU
+from fixtures.collective.seats import PROCESS_PER_GPU, THREAD_PER_GPU
 from fixtures.collective.steps import OPERATIONS
 from fixtures.machine.gpu_locks import lock_gpus
 from tests.unit.collective.conftest import step
