@@ -1,4 +1,4 @@
-"""The same pairs, arms and steps in three ways: the suite's tournament, its workers one pair at a time, fresh processes."""
+"""One sweep in three ways: the suite's tournament, its workers one pair at a time, processes started for each pair."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ from statistics import median
 def table(title: str, rows: Mapping[str, Sequence[float]], goal: float) -> str:
     """Seconds by row, the first row being this suite: least, median, most; how it keeps to its goal; the ratio."""
     lines = [spread(title, rows)]
-    (ours, first), (other, second) = rows.items()
+    ours, other = rows
+    first = rows[ours]
     kept = sum(value <= goal for value in first)
     lines.append(f"{ours}: at most {goal:g} s in {kept} of {len(first)}")
     lines.append(ratio(rows, other, ours))

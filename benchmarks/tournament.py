@@ -1,13 +1,15 @@
-"""A sweep over every pair of an emulated node, both arms: the tournament beside simpler harnesses.
+"""A sweep over every pair of an emulated node, in both arms: the tournament beside simpler harnesses.
 
-tournament: the suite's own sweep, n / 2 pairs side by side. one pair at a time: the same living workers, as with
-`--serial-pairs`. fresh processes: one pair at a time, for each pair and arm two interpreters are started that import torch
-and do the very same steps. Of the last only a sample of pairs, evenly chosen, is run, and its time scaled to all of them,
-unless `--full`. Everything is whole time: from no process to none. The three take turns, `--repeats` times.
+- tournament: the suite's own sweep, n / 2 pairs side by side.
+- one pair at a time: the same living workers, as with `--serial-pairs`.
+- fresh processes: one pair at a time; for each pair and arm two interpreters are started, which import torch and do the
+  very same steps. Unless `--full`, a sample of pairs, evenly chosen, is run, and the time scaled to all of them.
 
-Gloo's collectives cost CPU time, so pairs side by side gain no more than the machine's cores allow. `--latency-ms=5` gives
-links with a fixed latency and small data instead, which measures the schedule. `--hang`: instead of all that, what one pair
-that hangs adds to a sweep of one arm.
+Each time is a whole sweep's, from no process to none. The three take turns, `--repeats` times.
+
+Gloo's collectives cost CPU time, so pairs side by side gain no more than the machine's cores allow. `--latency-ms=5`
+gives links with a fixed latency, and small data, instead: that measures the schedule. `--hang` measures something else:
+what a pair that hangs adds to a sweep of one arm.
 """
 
 from __future__ import annotations
