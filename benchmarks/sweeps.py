@@ -64,6 +64,7 @@ class Sweeps:
         if latency_ms is not None:
             self.communicator, self.steps = "benchmarks.latent", pair_steps(light=True)
             self.outer[LATENCY_MS] = str(latency_ms)
+        self.starts: list[float] = []  # s of each sweep until torch was imported
 
     def sweep(self, arms: Sequence[str] = ARMS, *, serial: bool = False, hang: bool = False) -> float:
         """Seconds of a whole sweep as the plugin makes it, from no process at all to none.
@@ -130,7 +131,14 @@ class _Fabric(Fabric):
         )
         self._modules = (sweeps.communicator, self._modules[1])
         self._pair_steps = sweeps.steps
-        self._hang = hang
+        self._hang, self._starts = hang, sweeps.starts
+
+    async def _crew_of(self, arm: str) -> Crew:
+        begun, first = time.perf_counter(), self._nursery is None
+        crew = await super()._crew_of(arm)
+        if first:
+            self._starts.append(time.perf_counter() - begun)
+        return crew
 
     async def _pair(self, crew: Crew, a: Seat, b: Seat, steps: Sequence[Step]) -> Outcome:
         if (a, b) == self._hang:

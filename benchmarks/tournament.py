@@ -71,6 +71,9 @@ def main() -> None:
     print(spread(f"sweep of {what}, {len(ARMS)} arms", rows))
     for slow in list(rows)[1:]:
         print(ratio(rows, slow, TOURNAMENT))
+    start, *sweep = map(median, (sweeps.starts, rows[SERIAL], rows[TOURNAMENT]))
+    later = [seconds - start for seconds in sweep]
+    print(f"{SERIAL} to {TOURNAMENT} after the start, {start:.1f} s until torch is imported: {later[0] / later[1]:.1f}")
 
 
 if __name__ == "__main__":
