@@ -5,6 +5,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
