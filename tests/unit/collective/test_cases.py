@@ -28,18 +28,13 @@ def ids(run: Run) -> list[str]:
 
 
 def test_pairs_of_the_seeds_node():
-    """Arm by arm; P2P forced where NCCL wouldn't use it by itself, and where the driver refuses it, to say so."""
+    """Arm by arm; who names an arm gets it alone."""
     run = run_on("t4x4")
     found = ids(run)
     assert found[:2] == ["GPU0-GPU1-NODE-p2p_on", "GPU0-GPU2-NODE-p2p_on"]
     assert [i.rpartition("-")[2] for i in found] == ["p2p_on"] * 6 + ["p2p_off"] * 6 + ["p2p_forced"] * 6
-    assert pairs_of(run)[1].words == "GPU0 (00000000:3B:00.0) and GPU2 (00000000:5F:00.0), link NODE"
-
-
-def test_p2p_is_forced_only_where_nccl_would_not_use_it():
-    """Over NVLink it does anyway; who names the arm gets it everywhere."""
-    assert {i.rpartition("-")[2] for i in ids(run_on("a100x8"))} == {"p2p_on", "p2p_off"}
     assert [i.rpartition("-")[2] for i in ids(run_on("a100x8", p2p=("p2p_forced",)))] == ["p2p_forced"] * 28
+    assert pairs_of(run)[1].words == "GPU0 (00000000:3B:00.0) and GPU2 (00000000:5F:00.0), link NODE"
 
 
 def test_groups_are_the_node_and_those_of_the_matrix_once():
@@ -65,7 +60,8 @@ def test_ranks_on_one_gpu():
     assert [group.id for group in groups_of(run)] == ["GPU0.0+0.1+0.2+0.3", "GPU0.0+0.1"]
     assert "GPU0.0-GPU0.3-X-p2p_off" in ids(run)
     assert not any("forced" in i for i in ids(run))
-    assert ids(dataclasses.replace(run, p2p=("p2p_forced",))) == []
+    forced = dataclasses.replace(run, p2p=("p2p_forced",))
+    assert ids(forced) == [] == list(group_cases(forced))
     pair = pairs_of(run)[2]
     assert pair.record("p2p_on", Outcome("pass", "exact")) | {"sizes": []} == {
         "a": 0,

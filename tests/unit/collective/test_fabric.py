@@ -1,11 +1,14 @@
 """The fabric: arms one after the other, threads as ranks, one pair at a time, groups and checks beside a sweep."""
 
 import itertools
+import re
+from concurrent.futures import Future
 
 import pytest
 
 import fixtures.machine.gpu_locks
 from fixtures.api_server.proctable import marked_pids
+from fixtures.collective.outcome import Outcome
 from fixtures.collective.seats import PROCESS_PER_GPU, THREAD_PER_GPU
 from fixtures.collective.steps import OPERATIONS
 from fixtures.machine.gpu_locks import lock_gpus
@@ -107,3 +110,34 @@ def test_a_check_goes_through_both_arms_and_leaves_no_worker(rig):
     ]
     assert {outcome.status for *_, outcome in found} == {"pass"}
     assert rig.workers() == {}
+
+
+def test_nothing_is_forced_that_needs_no_forcing(rig):
+    """Known once a pair was tested with P2P on: the T4s are beyond NCCL's limit, NVLink is not."""
+    assert not rig.fabric.uses_p2p(rig.seats[0], rig.seats[1])
+    rig.begin((0, 1))
+    rig.outcome(0, 1)
+    assert not rig.fabric.uses_p2p(rig.seats[0], rig.seats[1])
+    rig.fabric._results[rig.seats[0], rig.seats[1], "p2p_on"] = done = Future()
+    done.set_result(Outcome("pass", "exact", used_p2p=True))
+    assert rig.fabric.uses_p2p(rig.seats[0], rig.seats[1])
+
+
+def test_a_group_without_peer_access_is_not_forced(rig, watched):
+    """Before any worker is started; a group that has it is."""
+    refused = rig.group("all_reduce", PROCESS_PER_GPU, "p2p_forced")
+    words = "no peer access between GPU0 and GPU3: chipset not supported"
+    assert (refused.status, refused.words) == ("waived", words)
+    assert not watched.all_of_them
+    assert rig.group("all_reduce", PROCESS_PER_GPU, "p2p_forced", seats=2).status == "pass"
+
+
+def test_a_full_shm_is_named_instead_of_the_pair(make_rig):
+    """What fails then says nothing of the path; what passes needed no more of it."""
+    rig = make_rig()
+    rig.fabric._ask_shm = lambda: "/dev/shm has 0 MB free"
+    assert rig.pair(0, 1).status == "pass"
+    rig.break_at(rank=1, call=1, error="unhandled system error")
+    outcome = rig.pair(0, 1)
+    assert outcome.status == "inconclusive"
+    assert re.match(r"/dev/shm has 0 MB free; GPU1 \(pid \d+\) at .*: unhandled system error", outcome.words)

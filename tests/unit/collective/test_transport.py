@@ -6,7 +6,6 @@ from fixtures.collective.seats import seats_of
 from fixtures.collective.transport import (
     Transport,
     default_limit,
-    forced_is_worth_trying,
     judge_transport,
     limit_of,
     transport_of,
@@ -175,19 +174,3 @@ def test_default_limit(nccl, ranks, vendor, architecture, limit):
 
 def test_a_rehearsals_cpus_are_intels():
     assert limit_of(machine()) == "PXB"
-
-
-@pytest.mark.parametrize(
-    ("link", "peer", "limit", "worth"),
-    [
-        ("NODE", True, "PXB", True),
-        ("NODE", None, "PXB", True),
-        ("NODE", False, "PXB", False),
-        ("PXB", True, "PXB", False),
-        ("NV2", True, "PXB", False),
-        ("SYS", True, "SYS", False),
-        ("X", None, "PXB", False),
-    ],
-)
-def test_forced_is_worth_trying(link, peer, limit, worth):
-    assert forced_is_worth_trying(link, peer, limit) is worth

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 
 from fixtures.preflight.facts import Bridge, Fabric, Facts, KernelLog, PciPath, SharedMemory, User, Versions
+from fixtures.preflight.libraries import mapped_libnccl
 from fixtures.preflight.rules import CHECKS
 from fixtures.preflight.rules_host import finding_for_mapped
 from fixtures.rehearsal.nodes import load_node
@@ -232,3 +235,29 @@ def test_mapped_libraries(tmp_path):
     assert "2 copies" in both.words
     assert finding_for_mapped(["/nowhere/libnccl.so.2"]).level == "ok"
     assert finding_for_mapped([]).level == "info"
+
+
+def test_what_a_process_has_mapped(tmp_path):
+    """Of real processes: the one with two different files counts, a copy under two names is one."""
+    for name, text in (("a", "1"), ("b", "2")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "libnccl.so.2").write_text(text)
+    (tmp_path / "b" / "libnccl.so.2.28.9").hardlink_to(tmp_path / "b" / "libnccl.so.2")
+    code = (
+        "import mmap, sys\n"
+        "files = [open(path) for path in sys.argv[1:]]\n"
+        "kept = [mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) for file in files]\n"
+        "print(); sys.stdin.read()"
+    )
+    files = [str(tmp_path / name) for name in ("a/libnccl.so.2", "b/libnccl.so.2", "b/libnccl.so.2.28.9")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with (
+        subprocess.Popen([sys.executable, "-c", code, *files[1:]], **pipes) as one,
+        subprocess.Popen([sys.executable, "-c", code, *files], **pipes) as two,
+    ):
+        one.stdout.readline(), two.stdout.readline()
+        gone = 2**22 + 1  # beyond the largest pid
+        assert len(mapped_libnccl([one.pid, gone])) == 1
+        assert mapped_libnccl([two.pid, one.pid]) == tuple(files[:2])
+        one.stdin.close(), two.stdin.close()
+    assert mapped_libnccl([gone]) == ()
