@@ -49,6 +49,19 @@ class Rehearsal:
         found: dict[str, Any] = next(entry for entry in self.report["configurations"] if entry["id"] == configuration)
         return found
 
+    def record(self, part: str, **place: Any) -> dict[str, Any]:
+        """The one entry of report.json's `pairs`, `groups` or `peer_access` at this place."""
+        [found] = [entry for entry in self.report[part] if all(entry[key] == place[key] for key in place)]
+        return dict(found)
+
+    def not_passed(self, part: str, *keys: str) -> dict[tuple[Any, ...], str]:
+        """The status of each of a part's entries that didn't pass, by these of its fields."""
+        return {
+            tuple(entry[key] for key in keys): entry["status"]
+            for entry in self.report[part]
+            if entry["status"] != "pass"
+        }
+
     def reason(self, check: str, configuration: str) -> str:
         """A test's one line in report.json."""
         return next(
@@ -58,7 +71,7 @@ class Rehearsal:
         )
 
     def told(self, check: str, configuration: str) -> str:
-        """What the terminal says of one failed test, from its head to the next one's."""
+        """What the terminal says of one failed test, from its head to the next one's; of the fabric's by its id."""
         parts = re.split(r"^_+ (?:ERROR at \w+ of )?(\S+) _+$|^=+ .* =+$", self.output, flags=re.MULTILINE)
         return next(
             after
