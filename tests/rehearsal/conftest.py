@@ -34,7 +34,7 @@ class Rehearsal:
     status: int
     output: str
     report: dict[str, Any]
-    left: list[str]  # processes and ports that it left behind, in words
+    left: list[str]  # processes, ports and workers' folders that it left behind, in words
 
     def outcomes(self, configuration: str) -> dict[str, str]:
         """What became of each test of a configuration: passed, failed (in the test), set-up or tear-down (an error)."""
@@ -122,6 +122,7 @@ class Rehearsals:
         self._processes.append(process)
         output, _ = process.communicate(timeout=DEADLINE)
         left = processes_left(identity) + ports_left(identity, output)
+        left += [f"folder {path}" for path in Path(f"{folder}-tmp").rglob("fabric-*")]
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         return Rehearsal(process.returncode, output, report, left)
 
