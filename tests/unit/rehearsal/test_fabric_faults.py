@@ -51,6 +51,7 @@ def test_every_field(loaded):
     [
         ("[fabric]\n" + HANG, "field 'fabric' must be an array of tables: [[fabric]]"),
         ("fabric = [1]", "field 'fabric' must be an array of tables: [[fabric]]"),
+        ("fabric = 3", "field 'fabric' must be an array of tables: [[fabric]]"),
         ("[[fabric]]\ngpus = [1, 2]", "[[fabric]] 1: field 'action' is missing; one of hang, wrong, crash, slow"),
         ('[[fabric]]\naction = "melt"', "[[fabric]] 1: field 'action' is 'melt', must be one of hang, wrong"),
         ('[[fabric]]\naction = ["hang"]', "[[fabric]] 1: field 'action' is ['hang'], must be one of hang, wrong"),
