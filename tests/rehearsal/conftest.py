@@ -34,7 +34,7 @@ class Rehearsal:
     status: int
     output: str
     report: dict[str, Any]
-    left: list[str]  # processes and ports that it left behind, in words
+    left: list[str]  # processes, ports and workers' folders that it left behind, in words
 
     def outcomes(self, configuration: str) -> dict[str, str]:
         """What became of each test of a configuration: passed, failed (in the test), set-up or tear-down (an error)."""
@@ -49,6 +49,19 @@ class Rehearsal:
         found: dict[str, Any] = next(entry for entry in self.report["configurations"] if entry["id"] == configuration)
         return found
 
+    def record(self, part: str, **place: Any) -> dict[str, Any]:
+        """The one entry of report.json's `pairs`, `groups` or `peer_access` at this place."""
+        [found] = [entry for entry in self.report[part] if all(entry[key] == place[key] for key in place)]
+        return dict(found)
+
+    def not_passed(self, part: str, *keys: str) -> dict[tuple[Any, ...], str]:
+        """The status of each of a part's entries that didn't pass, by these of its fields."""
+        return {
+            tuple(entry[key] for key in keys): entry["status"]
+            for entry in self.report[part]
+            if entry["status"] != "pass"
+        }
+
     def reason(self, check: str, configuration: str) -> str:
         """A test's one line in report.json."""
         return next(
@@ -58,7 +71,7 @@ class Rehearsal:
         )
 
     def told(self, check: str, configuration: str) -> str:
-        """What the terminal says of one failed test, from its head to the next one's."""
+        """What the terminal says of one failed test, from its head to the next one's; of the fabric's by its id."""
         parts = re.split(r"^_+ (?:ERROR at \w+ of )?(\S+) _+$|^=+ .* =+$", self.output, flags=re.MULTILINE)
         return next(
             after
@@ -109,6 +122,7 @@ class Rehearsals:
         self._processes.append(process)
         output, _ = process.communicate(timeout=DEADLINE)
         left = processes_left(identity) + ports_left(identity, output)
+        left += [f"folder {path}" for path in Path(f"{folder}-tmp").rglob("fabric-*")]
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))
         return Rehearsal(process.returncode, output, report, left)
 

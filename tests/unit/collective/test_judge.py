@@ -60,6 +60,18 @@ def test_wrong_names_the_gpu_and_the_first_step(member):
     assert outcome.evidence[0] == "GPU1: all_gather fp32 4084 B, iteration 2: 16 of 2042 wrong from 0 on: zeros"
 
 
+def test_wrong_tells_ranks_by_their_gpus(member):
+    """Rank 0 of a pair may be any GPU."""
+    words = "all wrong: rank 0's share alone (or rank 1's share left out)"
+    one = {"step": 1, "iteration": 2, "words": words}
+    members = [member(0, found=found(0)), member(1, found=found(1, wrong=[one]))]
+    members[0].names, members[1].names = ("GPU3",), ("GPU4",)
+    outcome = judge(Trial(STEPS, members, "done"))
+    told = "all wrong: GPU3's share alone (or GPU4's share left out)"
+    assert outcome.words == f"1 of 10 results wrong on GPU4; first at all_gather fp32 4084 B: {told}"
+    assert outcome.evidence == (f"GPU4: all_gather fp32 4084 B, iteration 2: {told}",)
+
+
 def test_hung_names_who_is_behind(member):
     members = [member(0, reached={0: 1}, state="sleeping"), member(1, reached={1: 0}, state="running")]
     outcome = judge(Trial(STEPS, members, "hung", seconds_still=30.0, ras=[RAS]))
