@@ -1,0 +1,142 @@
+"""The peer access check: real workers over an emulated driver that lies, hangs, dies and refuses."""
+
+import itertools
+import os
+import signal
+
+import pytest
+
+from fixtures.collective.peer_access import METHODS, REHEARSED_SIZES
+from fixtures.collective.trial import KILL_DEADLINE  # noqa: F401
+from tests.unit.collective.conftest import PATIENCE, lives, until
+
+LMDEPLOY = "lmdeploy's cuda-ipc communicator"
+
+
+def check(rig, writer=0, owner=1, method="peer_write"):
+    return rig.fabric.peer_access(rig.seats[writer], rig.seats[owner], method)
+
+
+def alive(rig):
+    """GPU of each living worker: its pid."""
+    return {name.split("-")[1]: worker.pid for name, worker in rig.workers().items() if lives(worker.pid)}
+
+
+def held(rig):
+    """GPUs of which memory is still allocated."""
+    return {path.name.split("-")[1] for path in rig.nursery.folder.glob("memory-*")}
+
+
+def test_each_direction_by_each_method(rig):
+    """Eight bytes, then more; the owner's process takes part only where there are two."""
+    for (writer, owner), method in itertools.product(((0, 1), (1, 0)), METHODS):
+        outcome = check(rig, writer, owner, method)
+        how = {"peer_write": "one process", "cuda_ipc": "two processes, CUDA IPC"}[method]
+        assert (outcome.status, outcome.words) == ("pass", f"GPU{owner} reads what GPU{writer} stored ({how})")
+        assert outcome.sizes == REHEARSED_SIZES
+        assert outcome.sizes[0] == 8 < outcome.sizes[1]
+        assert len(alive(rig)) == (1 if (writer, method) == (0, "peer_write") else 2)
+        assert not held(rig)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("lost", "8 bytes: 2 of 2 words wrong, first at 0 (deadbeef for 00000001): the store never reached the owner"),
+        ("half lost", "8 bytes: 1 of 2 words wrong, first at 0 (deadbeef for 00000001): never written"),
+        ("zeros", "8 bytes: 2 of 2 words wrong, first at 0 (00000000 for 00000001): zeros"),
+        ("other", "8 bytes: 1 of 2 words wrong, first at 0 (00000081 for 00000001): other data"),
+    ],
+)
+def test_what_arrives_wrong_is_told(rig, method, data, words):
+    """One direction only; both sizes are tried, and the path is called broken, not refused."""
+    rig.break_at(driver={"store": {"device": 1, "data": data}})
+    outcome = check(rig, 1, 0, method)
+    assert outcome.status == "wrong"
+    assert outcome.words.startswith(f"what GPU1 stored isn't what GPU0 reads: {words}; granted but broken: ")
+    assert ("would lose data between them" in outcome.words) == (LMDEPLOY in outcome.words) == (method == "peer_write")
+    assert [line.partition(" bytes")[0] for line in outcome.evidence] == [str(size) for size in REHEARSED_SIZES]
+    assert outcome.culprits == ("GPU1", "GPU0")
+    before = alive(rig)
+    assert check(rig, 0, 1, method).status == "pass"
+    assert before.items() <= alive(rig).items()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_owners_bad_memory_is_not_the_paths_fault(rig, method):
+    rig.break_at(driver={"store": {"data": "other"}})
+    outcome = check(rig, 0, 1, method)
+    assert outcome.status == "wrong"
+    assert outcome.words.endswith("; GPU1's own stores come back wrong too: its memory or its kernels, not the path")
+    assert outcome.culprits == ("GPU1",)
+
+
+@pytest.mark.parametrize(
+    ("method", "call", "gpu", "doing"),
+    [
+        ("peer_write", "store", 0, "storing 8 bytes"),
+        ("cuda_ipc", "store", 0, "storing 8 bytes"),
+        ("cuda_ipc", "read", 1, "reading 8 bytes back"),
+    ],
+)
+@pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
+def test_a_worker_that_stops_or_dies(rig, method, call, gpu, doing, number):
+    """Its GPU is named and its process replaced; the other's lives on, its memory given back."""
+    assert check(rig, 0, 1, method).status == "pass"
+    before = alive(rig)
+    rig.break_at(driver={call: {"device": gpu, "signal": number}})
+    rig.fabric._timeout = PATIENCE
+    outcome = check(rig, 0, 1, method)
+    where = f"GPU{gpu} (pid {before[f'GPU{gpu}']})"
+    if number == "SIGSTOP":
+        assert outcome.status == "hung"
+        assert outcome.words == f"no answer for {PATIENCE:g} s while {doing}: {where} is stopped by a signal (state T)"
+    else:
+        assert (outcome.status, outcome.words) == ("crashed", f"{where} was killed by SIGKILL (Killed) while {doing}")
+    assert outcome.culprits == (f"GPU{gpu}",)
+    assert outcome.sizes == (8,)
+    assert not lives(before.pop(f"GPU{gpu}"))
+    assert alive(rig) == before
+    # The dead one's memory is the kernel's to give back; here it is files.
+    assert held(rig) <= ({"1"} if gpu == 1 or method == "peer_write" else set())
+    rig.break_at()
+    assert check(rig, 0, 1, method).status == "pass"
+
+
+def test_a_drivers_error_is_the_first_one(rig):
+    """After it CUDA's other calls fail as well, so the worker is replaced; what it wrote is evidence."""
+    errors = {"store": {"device": 0, "error": "cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS"}}
+    rig.break_at(driver=errors | {"free": {"error": "cuMemFree_v2: CUDA_ERROR_ILLEGAL_ADDRESS"}})
+    for method in METHODS:
+        outcome = check(rig, 0, 1, method)
+        assert outcome.status == "crashed"
+        told = " while storing 8 bytes: DriverError: cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS"
+        assert outcome.words.startswith("GPU0 (pid ")
+        assert outcome.words.endswith(told)
+        assert "GPU0" not in alive(rig)
+
+
+@pytest.mark.parametrize(
+    ("method", "call", "error", "told", "meaning"),
+    [
+        ("peer_write", "enable_peer_access", "cuCtxEnablePeerAccess: X", "cuCtxEnablePeerAccess: X", LMDEPLOY),
+        ("cuda_ipc", "export", "cuIpcGetMemHandle: X", "cuIpcGetMemHandle: X", "P2P/CUMEM or falls back to SHM"),
+        ("cuda_ipc", "open", "cuIpcOpenMemHandle_v2: X", "cuIpcOpenMemHandle_v2: X", "needs no handles"),
+    ],
+)
+def test_what_the_driver_refuses_is_waived(rig, method, call, error, told, meaning):
+    """Nothing is broken, so no worker is replaced and none keeps memory."""
+    assert check(rig, 0, 1, method).status == "pass"
+    before = alive(rig)
+    rig.break_at(driver={call: {"refused": error}})
+    outcome = check(rig, 0, 1, method)
+    assert outcome.status == "waived"
+    assert outcome.words.startswith(f"{told} between GPU0 and GPU1: ")
+    assert meaning in outcome.words
+    assert "broken" not in outcome.words
+    assert alive(rig) == before
+    assert not held(rig)
+    rig.break_at()
+    assert check(rig, 0, 1, method).status == "pass"
+    assert alive(rig) == before
