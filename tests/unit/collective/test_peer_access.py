@@ -3,12 +3,12 @@
 import itertools
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 
 from fixtures.collective.peer_access import METHODS, REHEARSED_SIZES
-from fixtures.collective.trial import KILL_DEADLINE  # noqa: F401
-from tests.unit.collective.conftest import PATIENCE, lives, until
+from tests.unit.collective.conftest import LONG, PATIENCE, lives, until
 
 LMDEPLOY = "lmdeploy's cuda-ipc communicator"
 
@@ -23,8 +23,9 @@ def alive(rig):
 
 
 def held(rig):
-    """GPUs of which memory is still allocated."""
-    return {path.name.split("-")[1] for path in rig.nursery.folder.glob("memory-*")}
+    """GPUs of which a living process holds memory; a dead one's is given back by the kernel."""
+    places = [path.name.split("-")[1:3] for path in rig.nursery.folder.glob("memory-*")]
+    return {gpu for gpu, pid in places if lives(int(pid))}
 
 
 def test_each_direction_by_each_method(rig):
@@ -86,20 +87,22 @@ def test_a_worker_that_stops_or_dies(rig, method, call, gpu, doing, number):
     assert check(rig, 0, 1, method).status == "pass"
     before = alive(rig)
     rig.break_at(driver={call: {"device": gpu, "signal": number}})
-    rig.fabric._timeout = PATIENCE
+    if number == "SIGSTOP":
+        rig.fabric._timeout = PATIENCE
     outcome = check(rig, 0, 1, method)
+    rig.fabric._timeout = LONG
     where = f"GPU{gpu} (pid {before[f'GPU{gpu}']})"
     if number == "SIGSTOP":
         assert outcome.status == "hung"
-        assert outcome.words == f"no answer for {PATIENCE:g} s while {doing}: {where} is stopped by a signal (state T)"
+        told = f"no answer for {PATIENCE:g} s while {doing}: {where} is stopped by a signal (state T)"
+        assert outcome.words.startswith(told)
     else:
         assert (outcome.status, outcome.words) == ("crashed", f"{where} was killed by SIGKILL (Killed) while {doing}")
     assert outcome.culprits == (f"GPU{gpu}",)
     assert outcome.sizes == (8,)
     assert not lives(before.pop(f"GPU{gpu}"))
     assert alive(rig) == before
-    # The dead one's memory is the kernel's to give back; here it is files.
-    assert held(rig) <= ({"1"} if gpu == 1 or method == "peer_write" else set())
+    assert not held(rig)
     rig.break_at()
     assert check(rig, 0, 1, method).status == "pass"
 
@@ -140,3 +143,67 @@ def test_what_the_driver_refuses_is_waived(rig, method, call, error, told, meani
     rig.break_at()
     assert check(rig, 0, 1, method).status == "pass"
     assert alive(rig) == before
+
+
+def test_no_peer_access_needs_no_worker(rig):
+    """The topology says it, of this direction alone; each method says what it means to whom."""
+    machine = rig.fabric.machine
+    assert machine.peer[0][3] is False
+    for method, meaning in (
+        ("peer_write", f"{LMDEPLOY} can't work between them; NCCL falls back to SHM"),
+        ("cuda_ipc", "NCCL falls back to SHM between their processes"),
+    ):
+        outcome = check(rig, 0, 3, method)
+        words = f"no peer access between GPU0 and GPU3 (chipset not supported): {meaning}"
+        assert (outcome.status, outcome.words, outcome.trials) == ("waived", words, 0)
+    assert alive(rig) == {}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_driver_is_asked_where_the_topology_doesnt_tell(rig, monkeypatch, method):
+    monkeypatch.setattr(rig.fabric, "machine", replace(rig.fabric.machine, peer=()))
+    outcome = check(rig, 0, 3, method)
+    assert outcome.status == "waived"
+    assert outcome.words.startswith("the driver grants no peer access between GPU0 and GPU3: ")
+    assert (LMDEPLOY in outcome.words) == (method == "peer_write")
+    assert not held(rig)
+
+
+def test_peer_access_in_one_direction(rig, monkeypatch):
+    machine = rig.fabric.machine
+    rows = [list(row) for row in machine.peer]
+    rows[1][0] = False
+    monkeypatch.setattr(rig.fabric, "machine", replace(machine, peer=tuple(map(tuple, rows))))
+    assert [check(rig, *pair).status for pair in ((0, 1), (1, 0))] == ["pass", "waived"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_memory_that_isnt_there_says_nothing_of_the_path(rig, method):
+    rig.break_at(driver={"allocate": {"error": "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY"}})
+    outcome = check(rig, 0, 1, method)
+    assert outcome.status == "inconclusive"
+    assert outcome.words.endswith(": DriverError: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY")
+    before = alive(rig)
+    rig.break_at()
+    assert check(rig, 0, 1, method).status == "pass"
+    assert alive(rig) == before
+
+
+def test_without_workers_nothing_is_known(make_rig, tmp_path):
+    rig = make_rig(str(tmp_path / "python"))
+    outcome = check(rig)
+    assert outcome.status == "inconclusive"
+    assert f"{tmp_path}/python" in outcome.words
+
+
+def test_an_idle_workers_death_is_told(rig):
+    """As it may have taken with it what the next check would have found."""
+    assert check(rig).status == "pass"
+    pid = alive(rig)["GPU0"]
+    (worker,) = rig.workers().values()
+    os.kill(pid, signal.SIGKILL)
+    until(worker.ended.done, "its end is known")
+    outcome = check(rig)
+    assert outcome.status == "pass"
+    told = f"; fresh workers, for before it GPU0's idle worker (pid {pid}) was killed by SIGKILL (Killed)"
+    assert outcome.words.endswith(told)
