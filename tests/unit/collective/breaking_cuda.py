@@ -31,9 +31,9 @@ def breaking(name):
 
 
 class Driver(cuda.Driver):
-    enable_peer_access, allocate, export, open, read = map(
-        breaking, ("enable_peer_access", "allocate", "export", "open", "read")
-    )
+    enable_peer_access, disable_peer_access = breaking("enable_peer_access"), breaking("disable_peer_access")
+    allocate, free, read = breaking("allocate"), breaking("free"), breaking("read")
+    export, open, close = breaking("export"), breaking("open"), breaking("close")
     _store = breaking("store")
 
     def store(self, device, address, size, seed):

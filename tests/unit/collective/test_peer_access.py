@@ -40,48 +40,52 @@ def test_each_direction_by_each_method(rig):
         assert not held(rig)
 
 
+WRONG = {
+    "lost": "2 of 2 words wrong, first at 0 (deadbeef for 00000001): the store never reached the owner",
+    "half lost": "1 of 2 words wrong, first at 0 (deadbeef for 00000001): never written",
+    "zeros": "2 of 2 words wrong, first at 0 (00000000 for 00000001): zeros",
+    "other": "1 of 2 words wrong, first at 0 (00000081 for 00000001): other data",
+}
+
+
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ("lost", "8 bytes: 2 of 2 words wrong, first at 0 (deadbeef for 00000001): the store never reached the owner"),
-        ("half lost", "8 bytes: 1 of 2 words wrong, first at 0 (deadbeef for 00000001): never written"),
-        ("zeros", "8 bytes: 2 of 2 words wrong, first at 0 (00000000 for 00000001): zeros"),
-        ("other", "8 bytes: 1 of 2 words wrong, first at 0 (00000081 for 00000001): other data"),
-    ],
-)
-def test_what_arrives_wrong_is_told(rig, method, data, words):
-    """One direction only; both sizes are tried, and the path is called broken, not refused."""
-    rig.break_at(driver={"store": {"device": 1, "data": data}})
-    outcome = check(rig, 1, 0, method)
-    assert outcome.status == "wrong"
-    assert outcome.words.startswith(f"what GPU1 stored isn't what GPU0 reads: {words}; granted but broken: ")
-    assert ("would lose data between them" in outcome.words) == (LMDEPLOY in outcome.words) == (method == "peer_write")
-    assert [line.partition(" bytes")[0] for line in outcome.evidence] == [str(size) for size in REHEARSED_SIZES]
-    assert outcome.culprits == ("GPU1", "GPU0")
-    before = alive(rig)
+def test_what_arrives_wrong_is_told(rig, method):
+    """One direction only; both sizes are tried, and the path is called broken, not refused. No worker is replaced."""
     assert check(rig, 0, 1, method).status == "pass"
+    before = alive(rig)
+    for data, words in WRONG.items():
+        rig.break_at(driver={"store": {"device": 1, "data": data}})
+        outcome = check(rig, 1, 0, method)
+        assert outcome.status == "wrong"
+        words = f"what GPU1 stored isn't what GPU0 reads: 8 bytes: {words}; granted but broken: "
+        assert outcome.words.startswith(words)
+        lmdeploy = LMDEPLOY in outcome.words
+        assert ("would lose data between them" in outcome.words) == lmdeploy == (method == "peer_write")
+        assert [line.partition(" bytes")[0] for line in outcome.evidence] == [str(size) for size in REHEARSED_SIZES]
+        assert outcome.culprits == ("GPU1", "GPU0")
+        assert check(rig, 0, 1, method).status == "pass"
     assert before.items() <= alive(rig).items()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_an_owners_bad_memory_is_not_the_paths_fault(rig, method):
+def test_an_owners_bad_memory_is_not_the_paths_fault(rig):
     rig.break_at(driver={"store": {"data": "other"}})
-    outcome = check(rig, 0, 1, method)
-    assert outcome.status == "wrong"
-    assert outcome.words.endswith("; GPU1's own stores come back wrong too: its memory or its kernels, not the path")
-    assert outcome.culprits == ("GPU1",)
+    for method in METHODS:
+        outcome = check(rig, 0, 1, method)
+        assert outcome.status == "wrong"
+        told = "; GPU1's own stores come back wrong too: its memory or its kernels, not the path"
+        assert outcome.words.endswith(told)
+        assert outcome.culprits == ("GPU1",)
 
 
 @pytest.mark.parametrize(
-    ("method", "call", "gpu", "doing"),
+    ("method", "call", "gpu", "doing", "number"),
     [
-        ("peer_write", "store", 0, "storing 8 bytes"),
-        ("cuda_ipc", "store", 0, "storing 8 bytes"),
-        ("cuda_ipc", "read", 1, "reading 8 bytes back"),
+        ("peer_write", "store", 0, "storing 8 bytes", "SIGSTOP"),
+        ("peer_write", "store", 0, "storing 8 bytes", "SIGKILL"),
+        ("cuda_ipc", "store", 0, "storing 8 bytes", "SIGKILL"),
+        ("cuda_ipc", "read", 1, "reading 8 bytes back", "SIGSTOP"),
     ],
 )
-@pytest.mark.parametrize("number", ["SIGSTOP", "SIGKILL"])
 def test_a_worker_that_stops_or_dies(rig, method, call, gpu, doing, number):
     """Its GPU is named and its process replaced; the other's lives on, its memory given back."""
     assert check(rig, 0, 1, method).status == "pass"
@@ -110,38 +114,44 @@ def test_a_worker_that_stops_or_dies(rig, method, call, gpu, doing, number):
 def test_a_drivers_error_is_the_first_one(rig):
     """After it CUDA's other calls fail as well, so the worker is replaced; what it wrote is evidence."""
     errors = {"store": {"device": 0, "error": "cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS"}}
-    rig.break_at(driver=errors | {"free": {"error": "cuMemFree_v2: CUDA_ERROR_ILLEGAL_ADDRESS"}})
+    for call in ("free", "close", "disable_peer_access"):
+        errors[call] = {"device": 0, "error": "CUDA_ERROR_ILLEGAL_ADDRESS"}
+    rig.break_at(driver=errors)
     for method in METHODS:
         outcome = check(rig, 0, 1, method)
-        assert outcome.status == "crashed"
+        assert (outcome.status, outcome.culprits) == ("crashed", ("GPU0",))
         told = " while storing 8 bytes: DriverError: cuCtxSynchronize: CUDA_ERROR_ILLEGAL_ADDRESS"
         assert outcome.words.startswith("GPU0 (pid ")
         assert outcome.words.endswith(told)
         assert "GPU0" not in alive(rig)
 
 
-@pytest.mark.parametrize(
-    ("method", "call", "error", "told", "meaning"),
-    [
-        ("peer_write", "enable_peer_access", "cuCtxEnablePeerAccess: X", "cuCtxEnablePeerAccess: X", LMDEPLOY),
-        ("cuda_ipc", "export", "cuIpcGetMemHandle: X", "cuIpcGetMemHandle: X", "P2P/CUMEM or falls back to SHM"),
-        ("cuda_ipc", "open", "cuIpcOpenMemHandle_v2: X", "cuIpcOpenMemHandle_v2: X", "needs no handles"),
-    ],
-)
-def test_what_the_driver_refuses_is_waived(rig, method, call, error, told, meaning):
+REFUSALS = [
+    ("peer_write", "enable_peer_access", "cuCtxEnablePeerAccess", f"{LMDEPLOY} can't work between them; NCCL falls"),
+    (
+        "cuda_ipc",
+        "export",
+        "cuIpcGetMemHandle",
+        "NCCL shares memory between their processes by P2P/CUMEM or falls back",
+    ),
+    ("cuda_ipc", "open", "cuIpcOpenMemHandle_v2", "NCCL shares memory between their processes by P2P/CUMEM or falls"),
+]
+
+
+def test_what_the_driver_refuses_is_waived(rig):
     """Nothing is broken, so no worker is replaced and none keeps memory."""
-    assert check(rig, 0, 1, method).status == "pass"
+    assert check(rig, 0, 1, "cuda_ipc").status == "pass"
     before = alive(rig)
-    rig.break_at(driver={call: {"refused": error}})
-    outcome = check(rig, 0, 1, method)
-    assert outcome.status == "waived"
-    assert outcome.words.startswith(f"{told} between GPU0 and GPU1: ")
-    assert meaning in outcome.words
-    assert "broken" not in outcome.words
-    assert alive(rig) == before
-    assert not held(rig)
-    rig.break_at()
-    assert check(rig, 0, 1, method).status == "pass"
+    for method, call, of_cuda, meaning in REFUSALS:
+        error = f"{of_cuda}: CUDA_ERROR_NOT_SUPPORTED"
+        rig.break_at(driver={call: {"refused": error}})
+        outcome = check(rig, 0, 1, method)
+        assert outcome.status == "waived"
+        assert outcome.words.startswith(f"{error} between GPU0 and GPU1: {meaning}")
+        assert "broken" not in outcome.words
+        assert not held(rig)
+        rig.break_at()
+        assert check(rig, 0, 1, method).status == "pass"
     assert alive(rig) == before
 
 
@@ -159,14 +169,14 @@ def test_no_peer_access_needs_no_worker(rig):
     assert alive(rig) == {}
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_the_driver_is_asked_where_the_topology_doesnt_tell(rig, monkeypatch, method):
+def test_the_driver_is_asked_where_the_topology_doesnt_tell(rig, monkeypatch):
     monkeypatch.setattr(rig.fabric, "machine", replace(rig.fabric.machine, peer=()))
-    outcome = check(rig, 0, 3, method)
-    assert outcome.status == "waived"
-    assert outcome.words.startswith("the driver grants no peer access between GPU0 and GPU3: ")
-    assert (LMDEPLOY in outcome.words) == (method == "peer_write")
-    assert not held(rig)
+    for method in METHODS:
+        outcome = check(rig, 0, 3, method)
+        assert outcome.status == "waived"
+        assert outcome.words.startswith("the driver grants no peer access between GPU0 and GPU3: ")
+        assert (LMDEPLOY in outcome.words) == (method == "peer_write")
+        assert not held(rig)
 
 
 def test_peer_access_in_one_direction(rig, monkeypatch):
@@ -177,15 +187,17 @@ def test_peer_access_in_one_direction(rig, monkeypatch):
     assert [check(rig, *pair).status for pair in ((0, 1), (1, 0))] == ["pass", "waived"]
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_memory_that_isnt_there_says_nothing_of_the_path(rig, method):
-    rig.break_at(driver={"allocate": {"error": "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY"}})
-    outcome = check(rig, 0, 1, method)
-    assert outcome.status == "inconclusive"
-    assert outcome.words.endswith(": DriverError: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY")
+def test_memory_that_isnt_there_says_nothing_of_the_path(rig):
+    assert check(rig, 0, 1, "cuda_ipc").status == "pass"
     before = alive(rig)
+    rig.break_at(driver={"allocate": {"error": "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY"}})
+    for method in METHODS:
+        outcome = check(rig, 0, 1, method)
+        assert outcome.status == "inconclusive"
+        assert outcome.words.endswith(": DriverError: cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY")
     rig.break_at()
-    assert check(rig, 0, 1, method).status == "pass"
+    for method in METHODS:
+        assert check(rig, 0, 1, method).status == "pass"
     assert alive(rig) == before
 
 

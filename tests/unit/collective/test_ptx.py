@@ -97,7 +97,7 @@ RIGHT = [word_at(position, 1) for position in range(1000)]
         (RIGHT, None),
         ([POISON] * 1000, "1000 of 1000 words wrong, first at 0 (deadbeef for 00000001): the store never reached"),
         (RIGHT[:900] + [POISON] * 100, f"100 of 1000 words wrong, first at 900 (deadbeef for {RIGHT[900]:08x}): never"),
-        (RIGHT[:-1] + [0], "1 of 1000 words wrong, first at 999 (00000000 for"),
+        ([*RIGHT[:-1], 0], "1 of 1000 words wrong, first at 999 (00000000 for"),
         ([0, 0, POISON, *RIGHT[3:]], "3 of 1000 words wrong, first at 0 (00000000 for 00000001): 1 never written, 2 z"),
         ([RIGHT[0], RIGHT[1] ^ 1 << 31, *RIGHT[2:]], "1 of 1000 words wrong, first at 1 "),
         (RIGHT[1:] + RIGHT[:1], f"1000 of 1000 words wrong, first at 0 ({RIGHT[1]:08x} for 00000001): other data"),
