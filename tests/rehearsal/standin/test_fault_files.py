@@ -22,9 +22,7 @@ def test_catalogue():
 
 
 def test_unknown_name_lists_the_known_ones():
-    with pytest.raises(
-        BadInput, match="unknown fault 'lost-rank'; known: abort-first-request, broken-fabric, crash-at-start"
-    ):
+    with pytest.raises(BadInput, match="unknown fault 'lost-rank'; known: abort-first-request, broken-fabric, crash-at-start"):
         load_fault("lost-rank")
 
 

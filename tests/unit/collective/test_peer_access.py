@@ -146,7 +146,7 @@ def test_what_the_driver_refuses_is_waived(rig):
         error = f"{of_cuda}: CUDA_ERROR_NOT_SUPPORTED"
         rig.break_at(driver={call: {"refused": error}})
         outcome = check(rig, 0, 1, method)
-        assert outcome.status == "waived"
+        assert (outcome.status, outcome.sizes, outcome.trials) == ("waived", (), 0)
         assert outcome.words.startswith(f"{error} between GPU0 and GPU1: {meaning}")
         assert "broken" not in outcome.words
         assert not held(rig)
