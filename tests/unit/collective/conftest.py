@@ -98,7 +98,7 @@ class Rig:
         environment = dict(os.environ) | rehearsal_environment(NODE, None) | {"BREAKING": str(self.orders)} | outer
         self.seats: list[Seat] = seats_of(machine)
         self.fabric = Fabric(machine, self.seats, python, environment, folder, pair_timeout=LONG, serial=serial)
-        self.fabric._modules = ("tests.unit.collective.breaking", "fixtures.rehearsal.cuda")
+        self.fabric._modules = ("tests.unit.collective.breaking", "tests.unit.collective.breaking_cuda")
         self.fabric._pair_steps = QUICK
         self.break_at()
         Watched.rig = self
