@@ -176,7 +176,7 @@ def test_lying_peer_access(rehearsal):
             assert f"FabricFailure: wrong: {where}\n" in told
             words = rehearsal.record("peer_access", a=writer, b=owner, method=method)["words"]
             assert words.startswith(f"what GPU{writer} stored isn't what GPU{owner} reads: 8 bytes: 2 of 2 words wrong")
-            assert ": the store never reached the owner: granted but broken: " in words
+            assert ": the store never reached the owner; granted but broken: " in words
 
 
 @group_hang
