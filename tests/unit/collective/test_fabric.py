@@ -12,7 +12,7 @@ from fixtures.collective.outcome import Outcome
 from fixtures.collective.seats import PROCESS_PER_GPU, THREAD_PER_GPU
 from fixtures.collective.steps import OPERATIONS
 from fixtures.machine.gpu_locks import lock_gpus
-from tests.unit.collective.conftest import step
+from tests.unit.collective.conftest import LONG, step
 
 #: All pairs of three GPUs and one more, so that two can be tested side by side. GPU3 has no peer access.
 ALL = [*itertools.combinations((0, 1, 3), 2), (2, 3)]
@@ -101,6 +101,16 @@ def test_the_gpus_are_held_from_the_first_trial_to_the_rest(rig, monkeypatch):
     rig.fabric.rest()
     assert rig.workers() == {}
     lock_gpus(rig.folder, locked).close()
+
+
+def test_a_sweep_that_got_no_gpus_can_be_made_later(rig, monkeypatch):
+    """A time limit may end the wait for a server's GPUs; the next test of the same pair begins anew."""
+    with monkeypatch.context() as short, lock_gpus(rig.folder, [rig.seats[3].uuid]):
+        short.setattr(fixtures.machine.gpu_locks, "LOCK_TIMEOUT", 0.01)
+        with pytest.raises(TimeoutError):
+            rig.begin((0, 1))
+    rig.begin((0, 1))
+    assert rig.fabric._results[rig.seats[0], rig.seats[1], "p2p_on"].result(LONG).status == "pass"
 
 
 def test_a_check_goes_through_both_arms_and_leaves_no_worker(rig):

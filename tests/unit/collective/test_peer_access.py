@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from fixtures.api_server.proctable import stat_fields
 from fixtures.collective.peer_access import METHODS, REHEARSED_SIZES
 from tests.unit.collective.conftest import LONG, PATIENCE, lives, until
 
@@ -219,3 +220,15 @@ def test_an_idle_workers_death_is_told(rig):
     assert outcome.status == "pass"
     told = f"; fresh workers, for before it GPU0's idle worker (pid {pid}) was killed by SIGKILL (Killed)"
     assert outcome.words.endswith(told)
+
+
+def test_a_check_that_was_given_up_hangs_no_other(rig):
+    """A test's time limit may be shorter than the check's: the hung worker is replaced all the same."""
+    assert check(rig, 1, 0).status == "pass"
+    rig.fabric._timeout = 5  # for the second check's sake, if it should hang
+    rig.break_at(driver={"store": {"device": 1, "signal": "SIGSTOP"}})
+    given_up = rig.fabric._running().submit(rig.fabric._peer(rig.seats[1], rig.seats[0], "peer_write"))
+    until(lambda: [stat_fields(pid)[0] for pid in alive(rig).values()] == ["T"], "the worker stops itself")
+    given_up.cancel()
+    rig.break_at()
+    assert check(rig, 1, 0).status == "pass"

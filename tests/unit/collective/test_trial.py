@@ -14,9 +14,18 @@ from tests.unit.collective.conftest import PATIENCE, lives, step, until
 def test_a_pair_passes(rig):
     outcome = rig.pair(0, 2)
     assert outcome.status == "pass"
-    assert outcome.words.startswith("exact: 2 results of 2 steps, bit for bit; NCCL chose SHM: ")
+    assert outcome.words.startswith("exact: 6 results of 2 steps, bit for bit; NCCL chose SHM: ")
     assert (outcome.transport, outcome.used_p2p, outcome.sizes) == ("SHM", False, [4084])
     assert outcome.busbw_gb_per_s > 0
+
+
+@pytest.mark.parametrize("first", [3, 6])
+def test_what_goes_wrong_only_while_it_is_measured_is_wrong(rig, first):
+    """From the third collective of a trial on, and in the very last one of those in a row."""
+    rig.break_at(rank=1, wrong_from=first)
+    outcome = rig.pair(0, 2, steps=[step(iterations=2), step("measure", repeat=2)])
+    assert outcome.status == "wrong"
+    assert " results wrong on GPU2; first at measure fp32 4084 B: 1 of 1021 elements wrong, at 1020" in outcome.words
 
 
 def test_a_worker_killed_in_a_trial(rig):
