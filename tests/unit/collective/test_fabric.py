@@ -12,7 +12,7 @@ from fixtures.collective.outcome import Outcome
 from fixtures.collective.seats import PROCESS_PER_GPU, THREAD_PER_GPU
 from fixtures.collective.steps import OPERATIONS
 from fixtures.machine.gpu_locks import lock_gpus
-from tests.unit.collective.conftest import LONG, step
+from tests.unit.collective.conftest import LONG, PATIENCE, step
 
 #: All pairs of three GPUs and one more, so that two can be tested side by side. GPU3 has no peer access.
 ALL = [*itertools.combinations((0, 1, 3), 2), (2, 3)]
@@ -101,6 +101,17 @@ def test_the_gpus_are_held_from_the_first_trial_to_the_rest(rig, monkeypatch):
     rig.fabric.rest()
     assert rig.workers() == {}
     lock_gpus(rig.folder, locked).close()
+
+
+def test_one_at_a_time_the_first_asked_for_is_the_first_tested(rig, monkeypatch):
+    """So that no test waits for the pairs of others; a tournament would begin with GPU0 and GPU3."""
+    monkeypatch.setattr(rig.fabric, "_serial", True)
+    rig.break_at(rank=1, call=2, sleep=3600)
+    rig.begin(*ALL, steps=[step(), step()], patience=PATIENCE)
+    for number, pair in enumerate(ALL, 1):
+        assert rig.outcome(*pair).status == "hung"
+        done = [outcome for outcome in rig.fabric._results.values() if outcome.done()]
+        assert len(done) <= number + 1
 
 
 def test_a_sweep_that_got_no_gpus_can_be_made_later(rig, monkeypatch):
