@@ -130,6 +130,26 @@ def test_not_text(tmp_path):
             "[host]\nxid = ['79']\n[[gpus]]\nindex = 0",
             "host: xid: not an Xid or SXid line: '79'",
         ),
+        (
+            "[[gpus]]\nindex = 0",
+            "[host]\nshm_free_mib = -1\n[[gpus]]\nindex = 0",
+            "host: shm_free_mib must be 0 or more, not -1",
+        ),
+        (
+            "[[gpus]]\nindex = 0",
+            "[host]\nfabric = 'started'\n[[gpus]]\nindex = 0",
+            "host: fabric must be one of not supported, not started, in progress, completed, not 'started'",
+        ),
+        (
+            "[[gpus]]\nindex = 0",
+            "[host]\nacs = [0, 4]\n[[gpus]]\nindex = 0",
+            "host: acs: node bad has no GPU4",
+        ),
+        (
+            "[[gpus]]\nindex = 0",
+            "[host]\nbusy_mib = [0, 0, 0, 0, 9]\n[[gpus]]\nindex = 0",
+            "host: busy_mib has 5 numbers, node bad has 4 GPUs",
+        ),
         ("index = 2\n", "", "gpus[2].index: missing"),
         ("index = 2\n", "index = 1\n", "gpus[2].index: 1 is already gpus[1]'s"),
         ("index = 2\n", "index = 4\n", "gpus[2].index: must be 2 (the GPUs stand in index order), not 4"),

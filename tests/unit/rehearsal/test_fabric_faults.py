@@ -75,6 +75,10 @@ def test_every_field(loaded):
         (f"[[fabric]]\n{HANG}bytes_min = 0", "field 'bytes_min' has 0, must be 1 or more"),
         ('[[fabric]]\naction = "crash"\nsignal = "SIGKILL"', "field 'signal' has 'SIGKILL', must be one of SIGABRT"),
         ('[[fabric]]\naction = "slow"\nmilliseconds = 0.5', "field 'milliseconds' has 0.5, must be of type int"),
+        (
+            '[[fabric]]\naction = "slow"\nmilliseconds = 3600001',
+            "field 'milliseconds' has 3600001, must be 3600000 or less",
+        ),
         ('[[fabric]]\naction = "wrong"', "field 'pattern' is missing; one of zeros, stale, shifted, share"),
         ('[[fabric]]\naction = "wrong"\npattern = "ones"', "field 'pattern' has 'ones', must be one of zeros"),
         (
@@ -96,6 +100,14 @@ def test_bad_tables(loaded, tmp_path, text, words):
     assert str(caught.value).startswith(f"fault {tmp_path / 'own.toml'}: ")
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_more_ranks_than_the_node_has_gpus():
+    """Nothing would ever be broken, and the rehearsal pass."""
+    faults = fabric_faults("own.toml", [{"action": "hang", "ranks_min": 5}])
+    with pytest.raises(BadInput, match=r"^--fault=own: \[\[fabric\]\] 1: node t4x4 has no 5 GPUs for ranks_min$"):
+        check_gpus("--fault=own", faults, load_node("t4x4"))
+    check_gpus("--fault=own", fabric_faults("own.toml", [{"action": "hang", "ranks_min": 4}]), load_node("t4x4"))
 
 
 @pytest.mark.parametrize("table", [{"gpus": [2, 4]}, {"gpu": 4}])
