@@ -9,7 +9,7 @@ from fixtures.collective.judge import judge
 from fixtures.collective.trial import Member, Trial
 from tests.unit.collective.conftest import step
 
-STEPS = [step(), step("all_gather"), step("measure", count=2**18)]
+STEPS = [step(), step("all_gather"), step("measure", count=2**18, iterations=2)]  # five results a rank
 WARNING = "\nhost:71:71 [1] transport/p2p.cc:273 NCCL WARN Cuda failure 'invalid argument'\n"
 RAS = """\
 NCCL version 2.28.9 compiled with CUDA 13.0
@@ -50,6 +50,16 @@ def test_pass_has_the_median_of_the_runs(member):
     outcome = judge(Trial(STEPS, members, "done"))
     assert (outcome.status, outcome.words) == ("pass", "exact: 10 results of 3 steps, bit for bit")
     assert outcome.busbw_gb_per_s == pytest.approx(2**20 / 1e-3 / 1e9)
+
+
+def test_a_rank_that_compared_less_passes_nothing(member):
+    """Whatever kept it from comparing: nothing wrong was found where nobody looked."""
+    less = [{**found(1)[0], "results": 4}]
+    outcome = judge(Trial(STEPS, [member(0, found=found(0)), member(1, found=less)], "done"))
+    assert outcome.status == "inconclusive"
+    assert outcome.words == "GPU1 compared 4 of 5 results: a fault of the suite's own worker"
+    outcome = judge(Trial(STEPS, [member(0, 1, found=found(0))], "done"))
+    assert (outcome.status, outcome.words.partition(" of")[0]) == ("inconclusive", "GPU1 compared 0")
 
 
 def test_wrong_names_the_gpu_and_the_first_step(member):
