@@ -74,7 +74,7 @@ def test_letters_where_words_do_not_fit():
     lines = printed(a_report(16, pairs=pairs))
     rows = after(lines, "p2p_on", 3)
     assert rows[:2] == [[str(number) for number in range(1, 16)], ["GPU0", ".", *"W" * 14]]
-    assert ". = exact   W = data was wrong" in lines
+    assert ". = exact   W = data was wrong   busbw of each: summary.md" in lines
 
 
 def test_words_of_cells_and_only_their_legend():
