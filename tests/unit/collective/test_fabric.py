@@ -12,7 +12,7 @@ from fixtures.collective.outcome import Outcome
 from fixtures.collective.seats import PROCESS_PER_GPU, THREAD_PER_GPU
 from fixtures.collective.steps import OPERATIONS
 from fixtures.machine.gpu_locks import lock_gpus
-from tests.unit.collective.conftest import step
+from tests.unit.collective.conftest import LONG, step
 
 #: All pairs of three GPUs and one more, so that two can be tested side by side. GPU3 has no peer access.
 ALL = [*itertools.combinations((0, 1, 3), 2), (2, 3)]
@@ -81,6 +81,21 @@ def test_a_thread_that_hangs_is_named(rig):
     outcome = rig.group("all_reduce", THREAD_PER_GPU)
     assert outcome.status == "hung"
     assert "no progress for 0.5 s at all_reduce fp32 4084 B: " in outcome.words
+
+
+def test_a_group_that_hangs_costs_the_timeout_once(rig, watched):
+    """In one process model and arm; the others are tested all the same."""
+    rig.break_at(rank=2, call=1, sleep=3600)
+    rig.fabric._timeout = 0.5
+    assert rig.group("all_reduce", PROCESS_PER_GPU).status == "hung"
+    other = rig.group("broadcast", PROCESS_PER_GPU)
+    assert (other.status, other.trials) == ("inconclusive", 0)
+    assert other.words == "not run: all_reduce hung before over this group, in this arm and process model"
+    assert len(watched.all_of_them) == 1
+    rig.break_at()
+    rig.fabric._timeout = LONG
+    assert rig.group("broadcast", PROCESS_PER_GPU, "p2p_off").status == "pass"
+    assert rig.group("broadcast", PROCESS_PER_GPU, seats=2).status == "pass"
 
 
 def test_a_group_waits_for_the_sweep(rig):
