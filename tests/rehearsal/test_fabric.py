@@ -98,8 +98,9 @@ def test_wrong_pair_is_told_with_its_pattern(rehearsal, a, b, arm, pattern):
         rf"\d+ of \d+ elements wrong, (at|in one block of \d+ from) \d+: {pattern}; over ",
         words,
     )
-    evidence = re.split(r"^-+ evidence -+$", told, flags=re.MULTILINE)[1].strip().splitlines()
+    evidence = rehearsal.record("pairs", a=a, b=b, arm=arm)["evidence"]
     assert evidence
+    assert "\n".join(evidence) in re.split(r"^-+ evidence -+$", told, flags=re.MULTILINE)[1]
     for line in evidence:
         assert re.fullmatch(rf"GPU{b}: all_reduce .*, iteration \d+: .* elements wrong, .*: {pattern}", line)
 
@@ -116,7 +117,7 @@ def test_off_arm_may_be_wrong_alone(rehearsal):
 def test_hung_pair_costs_its_deadline_once(rehearsal):
     """One trial, which stood still at its first step: not a deadline for each size."""
     record = rehearsal.record("pairs", a=0, b=5, arm="p2p_on")
-    assert record["words"].startswith("no progress for 4 s at all_reduce int32 4 B: all of GPU0, GPU5 wait; over ")
+    assert record["words"].startswith("no progress for 4 s at all_reduce int32 4 B: all of GPU0, GPU5 are in it; over ")
     assert record["trials"] == 1
     told = rehearsal.told("all_reduce", "GPU0-GPU5-NV12-p2p_on")
     assert f"FabricFailure: hung: GPU0 ({BUS[0]}) and GPU5 ({BUS[5]}), link NV12, p2p_on\n" in told
@@ -192,7 +193,7 @@ def test_group_hangs_though_all_its_pairs_pass(rehearsal):
         record = rehearsal.record("groups", gpus=whole, **place)
         assert (record["status"], record["trials"]) == ("hung", 1)
         assert record["words"].startswith(
-            "no progress for 3 s at all_reduce int32 4 B: all of GPU0, GPU1, GPU2, GPU3 wait; "
+            "no progress for 3 s at all_reduce int32 4 B: all of GPU0, GPU1, GPU2, GPU3 are in it; "
         )
         told = rehearsal.told("collective", f"all_reduce-GPU0+1+2+3-{model}-p2p_on")
         assert f"FabricFailure: hung: all_reduce over {four}, {model}, p2p_on\n" in told
@@ -212,7 +213,9 @@ def test_failed_server_is_told_with_the_fabric_under_it(rehearsal):
     assert lines[0] == "all-reduce over each pair of its GPUs again, after the server was ended:"
     pair = "GPU1 (00000000:5E:00.0) and GPU2 (00000000:5F:00.0), link PHB"
     hung, *evidence, passed = lines[1:]
-    assert hung.startswith(f"hung: {pair}, p2p_on: no progress for 2 s at all_reduce int32 4 B: all of GPU1, GPU2 wait")
+    assert hung.startswith(
+        f"hung: {pair}, p2p_on: no progress for 2 s at all_reduce int32 4 B: all of GPU1, GPU2 are in it"
+    )
     assert "    GPU1: last at all_reduce int32 4 B" in evidence
     assert passed.startswith(f"pass: {pair}, p2p_off: exact: ")
     assert " serve api_server " in rehearsal.by_hand(told)

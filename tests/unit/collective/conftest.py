@@ -156,6 +156,7 @@ class Rig:
         """What was found so far, so that the next test may test the same pairs."""
         self.fabric.rest()
         self.fabric._results.clear()
+        self.fabric._hung.clear()
         self.fabric._timeout = LONG
         self.break_at()
 

@@ -88,10 +88,10 @@ MIG = dataclasses.replace(T4X4, gpus=(T4X4.gpus[0], dataclasses.replace(T4X4.gpu
     [
         (run_on("t4x4"), None),
         (run_on(NO_GPU), "no GPU to use: no NVIDIA driver; try --rehearse"),
-        (run_on("h200x1", node="h200x1"), "a pair needs 2 GPUs, this machine has 1"),
+        (run_on("h200x1", node="h200x1"), "pairs and groups need 2 GPUs, this machine has 1"),
         (
             run_on(dataclasses.replace(load_node("h200x1"), rehearsed=False)),
-            "a pair needs 2 GPUs, this machine has 1; try --oversubscribe",
+            "pairs and groups need 2 GPUs, this machine has 1; try --oversubscribe",
         ),
         (run_on("h200x1", oversubscribed=True), None),
         (run_on(MIG), "GPU1 is in MIG mode: a process sees one MIG instance only, so no collective between GPUs"),

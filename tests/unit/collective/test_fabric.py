@@ -83,6 +83,21 @@ def test_a_thread_that_hangs_is_named(rig):
     assert "no progress for 0.5 s at all_reduce fp32 4084 B: " in outcome.words
 
 
+def test_a_group_that_hangs_costs_the_timeout_once(rig, watched):
+    """In one process model and arm; the others are tested all the same."""
+    rig.break_at(rank=2, call=1, sleep=3600)
+    rig.fabric._timeout = 0.5
+    assert rig.group("all_reduce", PROCESS_PER_GPU).status == "hung"
+    other = rig.group("broadcast", PROCESS_PER_GPU)
+    assert (other.status, other.trials) == ("inconclusive", 0)
+    assert other.words == "not run: all_reduce hung before over this group, in this arm and process model"
+    assert len(watched.all_of_them) == 1
+    rig.break_at()
+    rig.fabric._timeout = LONG
+    assert rig.group("broadcast", PROCESS_PER_GPU, "p2p_off").status == "pass"
+    assert rig.group("broadcast", PROCESS_PER_GPU, seats=2).status == "pass"
+
+
 def test_a_group_waits_for_the_sweep(rig):
     """Another arm's workers would end the sweep's; the same arm's would be given two things to do at once."""
     for arm in ("p2p_on", "p2p_off"):

@@ -99,7 +99,7 @@ def test_hung_names_who_is_behind(member):
 def test_hung_blames_nobody_where_all_wait(member):
     members = [member(0, 1, reached={0: 1, 1: 1}), member(2, reached={2: 1})]
     outcome = judge(Trial(STEPS, members, "hung", seconds_still=30.0, ras=[]))
-    assert outcome.words == "no progress for 30 s at all_gather fp32 4084 B: all of GPU0, GPU1, GPU2 wait"
+    assert outcome.words == "no progress for 30 s at all_gather fp32 4084 B: all of GPU0, GPU1, GPU2 are in it"
     assert outcome.culprits == ()
     assert "NCCL's RAS: no answer" in outcome.evidence
 

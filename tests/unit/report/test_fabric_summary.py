@@ -74,7 +74,7 @@ def test_letters_where_words_do_not_fit():
     lines = printed(a_report(16, pairs=pairs))
     rows = after(lines, "p2p_on", 3)
     assert rows[:2] == [[str(number) for number in range(1, 16)], ["GPU0", ".", *"W" * 14]]
-    assert ". = exact   W = data was wrong" in lines
+    assert ". = exact   W = data was wrong   busbw of each: summary.md" in lines
 
 
 def test_words_of_cells_and_only_their_legend():
@@ -194,10 +194,10 @@ def test_nothing_is_said_of_what_was_not_run():
     for words in ("pairs", "groups", "peer access", "preflight", "busbw"):
         assert words not in "\n".join(printed(a_report(2, tests=tests))).lower()
         assert words not in markdown(a_report(2, tests=tests)).lower()
-    only_skipped = a_test("pairs", "all_reduce", "no_pair", "skipped", reason="a pair needs 2 GPUs")
+    only_skipped = a_test("pairs", "all_reduce", "no_pair", "skipped", reason="pairs and groups need 2 GPUs")
     lines = printed(a_report(1, tests=[only_skipped]))
     place = lines.index("pairs: all_reduce 1 skip")
-    assert lines[place + 1] == "  1 x a pair needs 2 GPUs"
+    assert lines[place + 1] == "  1 x pairs and groups need 2 GPUs"
     assert not [line for line in lines if line.startswith("groups")]
 
 

@@ -58,7 +58,12 @@ def wait_for(moment: str, project) -> list[str]:
     ],
     ids=lambda value: value.name if isinstance(value, signal.Signals) else "".join(value),
 )
-def test_nothing_is_left(project, moment, number, backend, workers):
+def test_nothing_is_left(project, tmp_path, monkeypatch, moment, number, backend, workers):
+    """No process, and none of the suite's folders; a folder that somebody else named for ray's files stays."""
+    somebodys, own = tmp_path / "somebodys", tmp_path / "own"
+    for name, folder in (("RAY_TMPDIR", somebodys), ("TMPDIR", own)):
+        folder.mkdir()
+        monkeypatch.setenv(name, str(folder))
     now, fault = MOMENTS[moment]
     project.multigpu(SUITE.format(now=now))
     process = project.start(*TWO_RANKS, QUICK, f"--backend={backend}", f"--fault={fault}", *workers)
@@ -70,6 +75,8 @@ def test_nothing_is_left(project, moment, number, backend, workers):
 
     assert psutil.wait_procs(project.processes(), timeout=AT_ONCE)[1] == []
     assert [pid for marker in markers for pid in marked_pids(marker)] == []
+    assert somebodys.exists()
+    assert not [path for path in own.iterdir() if path.name.startswith("ray-")]
     report = json.loads(project.report_json.read_text())
     check_schema(report)
     outcomes = {test["nodeid"].partition("::")[2].partition("[")[0]: test["outcome"] for test in report["tests"]}

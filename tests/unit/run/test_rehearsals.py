@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+import shlex
 
 import httpx
 import psutil
@@ -52,6 +54,22 @@ def test_last_failed(project):
     }
     assert "1 passed" in output
     assert not project.processes()
+
+
+def test_a_failed_pair_can_be_repeated(project):
+    """By the line that its report ends with, which has the run's options; --junitxml has that and the evidence."""
+    command = ["--rehearse", "--fault", "pair-wrong-zeros", "--pair-timeout=20", "-n", "1", "--junitxml=junit.xml"]
+    code, output = project.run(*command, "-k", "GPU1 and GPU2 and p2p_on", "tests/multigpu/test_pairs.py")
+    assert code == 1, output
+    nodeid = "tests/multigpu/test_pairs.py::test_all_reduce[GPU1-GPU2-PHB-p2p_on]"
+    again = ["--rehearse", "--fault", "pair-wrong-zeros", "--pair-timeout=20", nodeid]
+    assert f"\npytest {shlex.join(again)}\n" in output
+    text = (project.folder / "junit.xml").read_text()
+    assert f"pytest {shlex.join(again)}" in html.unescape(text)
+    assert "GPU2: all_reduce int32 4 B, iteration 2: " in text
+    code, output = project.run(*again)
+    assert code == 1, output
+    assert "1 failed" in output
 
 
 def test_workers(project):
