@@ -221,6 +221,8 @@ def test_failed_server_is_told_with_the_fabric_under_it(rehearsal):
     assert "    GPU1: last at all_reduce int32 4 B" in evidence
     assert passed.startswith(f"pass: {pair}, p2p_off: exact: ")
     assert " serve api_server " in rehearsal.by_hand(told)
-    found = [(one["a"], one["b"], one["arm"], one["status"]) for one in rehearsal.report["pairs"]]
-    assert found == [(1, 2, "p2p_on", "hung"), (1, 2, "p2p_off", "pass")]
+    fields = ("a", "b", "arm", "status", "configuration")
+    found = [tuple(one[field] for field in fields) for one in rehearsal.report["pairs"]]
+    assert found == [(1, 2, "p2p_on", "hung", on), (1, 2, "p2p_off", "pass", on)]
+    assert f"  again under a failed server: p2p_on 1 HUNG, p2p_off 1 ok: {on}\n" in rehearsal.output
     assert rehearsal.outcomes(off) == {"founding_request": "passed"}
