@@ -17,6 +17,7 @@ from fixtures.api_server import stop as stopping
 from fixtures.api_server.command import Member, ServerCommand
 from fixtures.api_server.death import ServerDied, ServerHung
 from fixtures.api_server.pool import NoServer, ServerPool, StopFailed, WrongBackend
+from fixtures.api_server.proctable import stat_fields
 from fixtures.api_server.server import Server
 from fixtures.matrix import Configuration
 from fixtures.rehearsal.nodes import load_node
@@ -134,7 +135,10 @@ def test_a_death_that_nobody_told_is_told_at_the_end(pool: ServerPool) -> None:
 def test_an_unclean_stop_is_told(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "run", replace(pool.run, settings=replace(SETTINGS, stop_timeout=0.1)))
     server, _ = pool.obtain(ONE)
-    os.kill(server.pid or 0, signal.SIGSTOP)
+    pid = server.pid or 0
+    os.kill(pid, signal.SIGSTOP)
+    # Both pending, SIGTERM would come first: the kernel delivers the lowest number.
+    until(lambda: (stat_fields(pid) or "?")[0] == "T", "it is stopped")
     with pytest.raises(StopFailed, match=r"^turbomind-tp1-fp16: .* SIGTERM didn't end it within 0.1 s"):
         pool.retire_checked()
 
