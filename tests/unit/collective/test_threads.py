@@ -118,7 +118,9 @@ def ask(monkeypatch, device, operation):
     return channel.answers[-1]
 
 
-@pytest.mark.parametrize("operation", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "many_small", "measure"])
+@pytest.mark.parametrize(
+    "operation", ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "many_small", "measure"]
+)
 def test_no_memory_is_taken_while_a_collective_waits(monkeypatch, operation):
     device = Device()
     answer = ask(monkeypatch, device, operation)
