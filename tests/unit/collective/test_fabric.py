@@ -162,7 +162,7 @@ def test_nothing_is_forced_that_needs_no_forcing(rig):
 def test_a_group_without_peer_access_is_not_forced(rig, watched):
     """Before any worker is started; a group that has it is."""
     refused = rig.group("all_reduce", PROCESS_PER_GPU, "p2p_forced")
-    words = "no peer access between GPU0 and GPU3: chipset not supported"
+    words = "no peer access between GPU0 and GPU3 (chipset not supported)"
     assert (refused.status, refused.words) == ("waived", words)
     assert not watched.all_of_them
     assert rig.group("all_reduce", PROCESS_PER_GPU, "p2p_forced", seats=2).status == "pass"

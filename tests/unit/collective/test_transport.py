@@ -66,8 +66,8 @@ def test_one_word_and_used_p2p():
     [
         (machine(), "NODE is beyond NCCL's default limit PXB"),
         (machine("SYS"), "SYS is beyond NCCL's default limit PXB"),
-        (machine("PIX", False, "CNS"), "no peer access between GPU0 and GPU3: chipset not supported"),
-        (machine("SYS", False, "TNS"), "no peer access between GPU0 and GPU3: topology not supported"),
+        (machine("PIX", False, "CNS"), "no peer access between GPU0 and GPU3 (chipset not supported)"),
+        (machine("SYS", False, "TNS"), "no peer access between GPU0 and GPU3 (topology not supported)"),
     ],
 )
 def test_on_that_really_used_shm_says_why(node, words):
@@ -86,7 +86,7 @@ def test_forced_that_still_used_shm_is_told_and_is_no_error():
     assert found.problem is None
     assert found.words == "NCCL chose SHM: though P2P was forced and peer access is granted"
     no_peer = judged("p2p_forced", SHM, machine("NODE", False, "CNS"))
-    assert no_peer.words == "NCCL chose SHM: no peer access between GPU0 and GPU3: chipset not supported"
+    assert no_peer.words == "NCCL chose SHM: no peer access between GPU0 and GPU3 (chipset not supported)"
 
 
 @pytest.mark.parametrize("arm", ["p2p_on", "p2p_forced", "p2p_direct_off"])

@@ -142,6 +142,11 @@ def test_not_text(tmp_path):
         ),
         (
             "[[gpus]]\nindex = 0",
+            "[host]\ntorch_cuda = 'x.y'\n[[gpus]]\nindex = 0",
+            "host: torch_cuda must be a CUDA version such as 12.8, not 'x.y'",
+        ),
+        (
+            "[[gpus]]\nindex = 0",
             "[host]\nacs = [0, 4]\n[[gpus]]\nindex = 0",
             "host: acs: node bad has no GPU4",
         ),

@@ -1,14 +1,18 @@
 """What a fault file says of the fabric: read, refused in one line, and brought to bear on the right trials."""
 
+import re
+
 import pytest
 
 from fixtures.errors import BadInput
-from fixtures.rehearsal.fabric_faults import FabricFault, check_gpus, fabric_faults, lying_pairs, without_peer_access
-from fixtures.rehearsal.faults import load_fault
+from fixtures.rehearsal.fabric_faults import FabricFault, check_faults, fabric_faults, lying_pairs, without_peer_access
+from fixtures.rehearsal.faults import fault_names, load_fault
 from fixtures.rehearsal.nodes import load_node
 
 HANG = 'action = "hang"\n'
 WRONG = 'action = "wrong"\npattern = "zeros"\n'
+HANGS = {"action": "hang"}
+T4X4 = load_node("t4x4")
 PROCESSES = "process_per_gpu"
 
 
@@ -106,15 +110,65 @@ def test_more_ranks_than_the_node_has_gpus():
     """Nothing would ever be broken, and the rehearsal pass."""
     faults = fabric_faults("own.toml", [{"action": "hang", "ranks_min": 5}])
     with pytest.raises(BadInput, match=r"^--fault=own: \[\[fabric\]\] 1: node t4x4 has no 5 GPUs for ranks_min$"):
-        check_gpus("--fault=own", faults, load_node("t4x4"))
-    check_gpus("--fault=own", fabric_faults("own.toml", [{"action": "hang", "ranks_min": 4}]), load_node("t4x4"))
+        check_faults("--fault=own", faults, T4X4)
+    check_faults("--fault=own", fabric_faults("own.toml", [{"action": "hang", "ranks_min": 4}]), T4X4)
 
 
 @pytest.mark.parametrize("table", [{"gpus": [2, 4]}, {"gpu": 4}])
 def test_gpu_that_the_node_does_not_have(table):
     faults = fabric_faults("own.toml", [{"action": "hang"}, {"action": "hang", **table}])
     with pytest.raises(BadInput, match=r"^--fault=own: \[\[fabric\]\] 2: node t4x4 has no GPU4$"):
-        check_gpus("--fault=own", faults, load_node("t4x4"))
+        check_faults("--fault=own", faults, T4X4)
+
+
+@pytest.mark.parametrize(
+    ("table", "largest"),
+    [
+        ({}, 2**20 + 4),
+        ({"dtype": "float16"}, 2**20 + 2),
+        ({"operation": "all_gather"}, 4 * (4096 + 1)),
+        ({"operation": "broadcast", "dtype": "bfloat16"}, 2 * (4096 + 1)),
+        ({"ranks_min": 3}, 2**20),  # the measurement over the group
+        ({"gpus": [0, 1, 2], "dtype": "int32"}, 4 * (4096 + 1)),
+        ({"process_model": "thread_per_gpu", "dtype": "float16"}, 2 * (4096 + 1)),
+        ({"arms": ["p2p_direct_off"], "dtype": "int32"}, 4 * (4096 + 1)),
+    ],
+)
+def test_more_bytes_than_any_collective_has(table, largest):
+    """The largest one that is tested is accepted; the step after it would never be met."""
+
+    def check(size, *more):
+        check_faults("--fault=own", fabric_faults("own.toml", [{**HANGS, **table, "bytes_min": size}]), T4X4, more)
+
+    check(largest)
+    words = f"--fault=own: [[fabric]] 1: bytes_min is {largest + 1}, the largest collective it meets has {largest}"
+    with pytest.raises(BadInput, match=f"^{re.escape(words)}$"):
+        check(largest + 1)
+    if largest > 2**20:
+        check(2**26, 2**26)
+
+
+@pytest.mark.parametrize(
+    ("tables", "words"),
+    [
+        ([{"gpus": [0, 3]}], "[[fabric]] 1: no peer access to lie about between GPU0 and GPU3: it is CNS"),
+        ([{"gpus": [1, 2]}, {"gpus": [2, 1, 3]}], "[[fabric]] 2: no peer access to lie about between GPU1 and GPU3: "),
+        (
+            [{"gpus": [1, 2]}, {"action": "no_peer_access", "gpus": [0, 1, 2]}],
+            "[[fabric]] 1: no peer access to lie about between GPU1 and GPU2: it is CNS",
+        ),
+    ],
+)
+def test_lie_where_nothing_is_granted(tables, words):
+    faults = fabric_faults("own.toml", [{"action": "lying_peer_access", **table} for table in tables])
+    with pytest.raises(BadInput, match=f"^{re.escape(f'--fault=own: {words}')}"):
+        check_faults("--fault=own", faults, T4X4)
+    check_faults("--fault=own", fabric_faults("own.toml", [{"action": "lying_peer_access", "gpus": [0, 1, 2]}]), T4X4)
+
+
+@pytest.mark.parametrize("name", fault_names())
+def test_the_catalogue_can_show(name):
+    check_faults(f"--fault={name}", load_fault(name).fabric, T4X4)
 
 
 @pytest.mark.parametrize(

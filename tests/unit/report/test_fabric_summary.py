@@ -107,6 +107,24 @@ def test_a_bad_pair_is_told_in_full():
         ) in text.replace("\\", "")
 
 
+def test_pairs_that_failed_servers_stood_on():
+    """Apart from the sweep's own: its table stays as it was; bad ones name the server."""
+    under = [f"turbomind-tp2-{precision}-nccl-p2p_on" for precision in ("fp16", "awq")]
+    again = [a_pair(1, 2, arm, configuration=name) for name in under for arm in ("p2p_on", "p2p_off")]
+    hung = a_pair(1, 2, status="hung", transport=None, busbw=None, words="no progress", configuration="pytorch-tp2")
+    report = a_report(4, pairs=[a_pair(0, 1), a_pair(1, 2), *again, hung])
+    assert after(printed(report, 120), "p2p_on", 3)[1:] == [
+        ["GPU0", "ok", "SHM", "1.2", "?"],
+        ["GPU1", "ok", "SHM", "1.2"],
+    ]
+    for text in (" ".join(" ".join(printed(report)).split()), markdown(report).replace("\\", "")):
+        assert "p2p_off over" not in text
+        assert "p2p_on over SHM/direct: 2 pairs, 1.2 GB/s" in text
+        assert f"again under a failed server: p2p_on 1 ok, p2p_off 1 ok: {', '.join(under)}" in text
+        assert "again under a failed server: p2p_on 1 HUNG: pytorch-tp2" in text
+        assert "link NODE, p2p_on, again under pytorch-tp2: no progress" in text
+
+
 def test_transports_and_why():
     pairs = [
         a_pair(0, 1, transport="P2P/IPC", busbw=10.0, words="exact"),

@@ -58,7 +58,8 @@ def test_run_without_gpus_or_lmdeploy(report):
 
 
 def test_pairs_groups_and_verdicts(report):
-    check_schema({**report, "pairs": [PAIR], "groups": [GROUP], "verdicts": [VERDICT]})
+    again = {**PAIR, "configuration": "turbomind-tp2-fp16-nccl-p2p_on"}
+    check_schema({**report, "pairs": [PAIR, again], "groups": [GROUP], "verdicts": [VERDICT]})
     direct_off = {**GROUP, "arm": "p2p_direct_off"}
     check_schema({**report, "groups": [direct_off], "peer_access": [PEER], "preflight": [FINDING]})
 
@@ -81,6 +82,8 @@ def test_ranks_share_a_gpu_only_where_the_report_says_so(report):
         ("groups", GROUP, {"process_model": "threads"}),
         ("pairs", PAIR, {"arm": "p2p_direct_off"}),
         ("pairs", PAIR, {"ranks": []}),
+        ("pairs", PAIR, {"configuration": None}),
+        ("groups", GROUP, {"configuration": "turbomind-tp2-fp16-nccl-p2p_on"}),
         ("groups", GROUP, {"operation": "reduce"}),
         ("groups", GROUP, {"arm": "off"}),
         ("peer_access", PEER, {"method": "copy"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -31,6 +32,18 @@ def test_all_skipped_with_a_reason(project):
     [configuration] = report["configurations"]
     assert configuration["outcome"] == "skipped"
     assert configuration["reason"].startswith("no GPU to use: ")
+
+
+def test_a_pair_that_k_names(project):
+    """There is none to select: pytest's exit code for that, and one line that says why and what to do."""
+    code, output = project.run(*NARROW, "-m", "multigpu", "-k", "GPU0 and GPU2 and p2p_off")
+    assert code == pytest.ExitCode.NO_TESTS_COLLECTED, output
+    told = re.findall(r"^.*selects nothing.*$", output, re.MULTILINE)
+    assert len(told) == 1
+    assert told[0].startswith(
+        '-k "GPU0 and GPU2 and p2p_off" selects nothing, and no pair of GPUs exists here: no GPU '
+    )
+    assert told[0].endswith("; try --rehearse")
 
 
 def test_require_gpus(project):

@@ -113,6 +113,69 @@ def test_plan_that_is_oversubscribed(inner):
     assert rows["turbomind-tp2-fp16-nccl-shared_gpu"] == rows["turbomind-tp2-awq-nccl-shared_gpu"] == "0"
 
 
+#: Options, and what a plan with them must say of the fabric beside the counts of the tests.
+FABRICS = {
+    ("--rehearse",): (
+        "6 pairs (2 NODE, 3 SYS, 1 PHB) x p2p_on, p2p_off, p2p_forced",
+        "p2p_forced: only where p2p_on is seen not to use P2P, known at run time: at most 3",
+        "p2p_forced: waived without peer access: 3",
+        "2 groups (GPU0+1+2+3, GPU1+2)",
+        "x all_reduce, all_gather, reduce_scatter, broadcast, many_small, two_communicators",
+        "x thread_per_gpu: p2p_on, p2p_off, p2p_direct_off",
+        "12 ordered pairs x peer_write, cuda_ipc waived without peer access: 12",
+        "again when a server on several GPUs fails: the pairs among its GPUs, p2p_on, p2p_off",
+    ),
+    ("--rehearse", "--node=a100x8", "--tp=1", "--p2p=p2p_off", "--serial-pairs"): (
+        "28 pairs (28 NV12) x p2p_off one at a time",
+        "1 group (GPU0+1+2+3+4+5+6+7)",
+    ),
+    ("--rehearse", "--p2p=p2p_forced"): (
+        "6 pairs (2 NODE, 3 SYS, 1 PHB) x p2p_forced side by side, in rounds p2p_forced: waived without peer access: 3",
+        "p2p_forced: waived without peer access: GPU0+1+2+3 peer access",
+    ),
+    ("--rehearse", "--node=h200x1", "--oversubscribe", "--tp=2,4"): (
+        "6 pairs of 4 ranks, same GPU, over sockets x p2p_on, p2p_off side by side",
+        "2 groups (GPU0.0+0.1+0.2+0.3, GPU0.0+0.1), same GPU, over sockets",
+        "thread_per_gpu: waived: one process can't have two NCCL ranks on one GPU",
+        "12 ordered pairs, same GPU x",
+    ),
+    ("--rehearse", "--node=h200x1"): ("fabric skipped: pairs and groups need 2 GPUs, this machine has 1",),
+    ("--rehearse", "--node=h200x1", "--oversubscribe", "--p2p=p2p_forced"): (
+        "pairs skipped: P2P can't be forced between ranks on one GPU",
+        "groups skipped: P2P can't be forced between ranks on one GPU",
+    ),
+}
+#: A part of the plan, and the module of its tests.
+FABRIC_PARTS = {"preflight": "preflight", "pairs": "pairs", "groups": "groups", "peer access": "peer_access"}
+
+
+def test_plan_of_the_fabric(inner, project, monkeypatch):
+    """As many tests of each part as a run with the same options collects; lines fit the terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = [(*options, "-m", "multigpu") for options in FABRICS]
+    for (options, words), (_, nodeids) in zip(FABRICS.items(), project.collect(lines), strict=True):
+        _, text, _ = inner("--plan", *options)
+        fabric = text.partition("\nconfiguration ")[0].rpartition("\n\n")[2]
+        assert max(map(len, fabric.splitlines())) <= 80
+        said = " ".join(fabric.split())
+        for part, module in FABRIC_PARTS.items():
+            tests = [name for name in nodeids if f"/test_{module}.py" in name and "[no_pair" not in name]
+            found = re.search(rf"^{part} +(\d+) tests?: ", fabric, re.MULTILINE)
+            assert (int(found[1]) if found else 0) == len(tests), (options, part)
+        for told in words:
+            assert told in said
+        assert ("known at run time" in said) == (options == ("--rehearse",))
+
+
+def test_plan_without_gpus(inner, monkeypatch):
+    """The fabric says why it is skipped, as each of its tests would."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, text, _ = inner("--plan")
+    assert code == 0
+    assert re.search(r"^fabric +skipped: no GPU to use: ", text, re.MULTILINE)
+    assert "\npairs" not in text
+
+
 def test_list_faults(inner):
     """A line each: the name, and what it does."""
     code, text, errors = inner("--list-faults")
