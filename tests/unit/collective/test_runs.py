@@ -57,6 +57,19 @@ def test_ended_from_outside_nothing_is_left(projects):
         check_schema(json.loads(project.report_json.read_text()))
 
 
+def test_other_pairs_hangs_use_up_no_tests_time(projects, monkeypatch):
+    """On a node where every pair hangs, the last one's turn comes later than a test may take."""
+    project = projects()
+    fault = project.folder / "fault.toml"
+    fault.write_text('description = "nothing arrives"\n[[fabric]]\naction = "hang"\narms = ["p2p_on"]\n')
+    options = (f"--fault={fault}", "--pair-timeout=1", "--timeout=1.5", "-k", "p2p_on")
+    process = project.start(*PAIRS, *options)
+    assert process.wait(DEADLINE) == pytest.ExitCode.TESTS_FAILED
+    report = json.loads(project.report_json.read_text())
+    assert [pair["status"] for pair in report["pairs"]] == ["hung"] * 6
+    assert {test["reason"].partition(":")[0] for test in report["tests"]} == {"FabricFailure"}
+
+
 def test_one_pair_in_one_arm(project_here, capsys):
     """Selected as any test is."""
     arguments = [*PAIRS, "-k", "GPU0 and GPU2 and p2p_off", "--serial-pairs", "--pair-sizes=64M", "--collect-only"]
