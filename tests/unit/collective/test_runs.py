@@ -9,6 +9,7 @@ import time
 import psutil
 import pytest
 
+from tests.conftest import OUTER
 from tests.unit.report.conftest import check_schema
 from tests.unit.run.conftest import Project
 
@@ -22,7 +23,7 @@ PAIRS = ("--rehearse", "tests/multigpu/test_pairs.py")
 def projects(tmp_path, monkeypatch):
     """Call it for a project whose temporary files are in a folder of its own, `tmp` beside it."""
     for name in list(os.environ):
-        if name.startswith(("PYTEST_", "CUDA_", "NCCL_")):
+        if name.startswith(OUTER):
             monkeypatch.delenv(name)
     made = []
 

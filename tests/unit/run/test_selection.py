@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from fixtures.preflight.rules import CHECKS
+from tests.conftest import beside
 from tests.unit.run.conftest import ONE, Project
 
 FOUNDING = "tests/multigpu/test_requests.py::test_founding_request[turbomind-tp1-fp16]"
@@ -78,6 +79,7 @@ def test_the_host_is_looked_at_first(collected):
     assert sum(host) == len(CHECKS)
 
 
+@beside(Project)
 def test_a_test_without_configuration(project):
     """The founding case needs tp 2: narrowed away, it is a skip in words."""
     code, output = project.run(*ONE, "tests/multigpu/test_the_founding_case.py")
@@ -86,6 +88,7 @@ def test_a_test_without_configuration(project):
     assert "not in this run's matrix" in output
 
 
+@beside(Project)
 def test_plain_run_leaves_no_report(project):
     """The suite's own tests, without or with the marker's name: no machine is asked, nothing is written."""
     for line in ((), ("-m", "not (multigpu)")):
@@ -96,6 +99,7 @@ def test_plain_run_leaves_no_report(project):
         assert not project.report_json.parent.exists()
 
 
+@beside(Project)
 def test_another_folder_as_working_directory(project):
     """Paths count from where the person is."""
     _, output = project.run("--collect-only", "-q", *ONE, "multigpu", folder="tests")
