@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import pytest
@@ -26,6 +28,7 @@ class Project(Protocol):
         """End every process that was started there."""
 
 
+NOTHING: Mapping[str, Any] = MappingProxyType({})
 #: Of a folder, and of the environment of what is started there.
 MakeProject = Callable[[Path, Mapping[str, str]], Project]
 
@@ -48,35 +51,46 @@ class Ahead:
             self._begun[key] = self._threads.submit(work)
         return self._begun[key]
 
-    def body(self, test: Callable[..., None], make: MakeProject, variables: Mapping[str, str]) -> Future[None]:
-        """A test's body, with a project of its own."""
-        return self.begin(test, partial(self._run, test, make, variables))
+    def body(
+        self,
+        test: Callable[..., Any],
+        make: MakeProject,
+        variables: Mapping[str, str] = NOTHING,
+        parameters: Mapping[str, Any] = NOTHING,
+    ) -> Future[Any]:
+        """A test's body, or what several tests look at, with a project of its own."""
+        return self.begin((test, *sorted(parameters.items())), partial(self._run, test, make, variables, parameters))
 
     def close(self) -> None:
         """Begin nothing more, and wait for what has been begun."""
         self._threads.shutdown(cancel_futures=True)
 
-    def _run(self, test: Callable[..., None], make: MakeProject, variables: Mapping[str, str]) -> None:
+    def _run(
+        self, test: Callable[..., Any], make: MakeProject, variables: Mapping[str, str], parameters: Mapping[str, Any]
+    ) -> Any:
         folder = self._folder / f"{next(self._numbers)}-{test.__name__}"
         folder.mkdir()
         project = make(folder / "project", self.environment | dict(variables))
         try:
-            test(project)
+            return test(project, **parameters)
         finally:
             project.end()
 
 
 def beside(make: MakeProject, **variables: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorates a test that takes a project and nothing else: its body begins with the session.
+    """Decorates a test that takes a project and its parameters, no fixture: its body begins with the session.
 
     `variables` are added to the environment of what it starts.
     """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
-        def test(ahead: Ahead) -> None:
-            ahead.body(body, make, variables).result()
+        def test(ahead: Ahead, **parameters: Any) -> None:
+            ahead.body(body, make, variables, parameters).result()
 
         test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
+        _, *parameters = inspect.signature(body).parameters.values()
+        asked = inspect.Parameter("ahead", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        test.__signature__ = inspect.Signature([asked, *parameters])  # type: ignore[attr-defined]
         return pytest.mark.beside.with_args(body, make, variables)(test)
 
     return decorate
@@ -99,6 +113,6 @@ def ahead(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     if not hasattr(request.config, "workerinput"):
         for item in request.session.items:
             if marker := item.get_closest_marker("beside"):
-                begun.body(*marker.args)
+                begun.body(*marker.args, getattr(getattr(item, "callspec", None), "params", NOTHING))
     yield begun
     begun.close()

@@ -89,6 +89,7 @@ def test_mixed_run(project):
 
 
 @pytest.mark.parametrize("distribution", ["load", "loadgroup"])
+@beside(Project)
 def test_mixed_run_under_xdist(project, distribution):
     project.suite(MIXED)
     exit_status, output = project.run("-n", "2", "--dist", distribution)
@@ -217,6 +218,7 @@ def test_sees_the_new_report():
 
 
 @pytest.mark.parametrize("argument", ["--no-facts", "--collect-only"])
+@beside(Project)
 def test_nothing_is_written_without_a_run(project, argument):
     project.suite("def test_passes(): pass")
     exit_status, output = project.run(argument)

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from fixtures.preflight.rules import CHECKS
-from tests.conftest import beside
+from tests.conftest import Ahead, beside
 from tests.unit.run.conftest import ONE, Project
 
 FOUNDING = "tests/multigpu/test_requests.py::test_founding_request[turbomind-tp1-fp16]"
@@ -38,13 +38,24 @@ def of_configurations(nodeids: list[str]) -> list[str]:
     return [nodeid for nodeid in nodeids if "[turbomind-" in nodeid or nodeid.endswith("[not_in_the_matrix]")]
 
 
-@pytest.fixture(scope="module")
-def collected(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, list[str]]]:
+Collected = dict[tuple[str, ...], tuple[int, list[str]]]
+
+
+def collect(project: Project) -> Collected:
     """Exit code and selected node ids of each command line of this module."""
     lines = [*((*ONE, *line) for line in LINES), ORDERED]
-    return dict(zip(lines, Project(tmp_path_factory.mktemp("selection")).collect(lines), strict=True))
+    return dict(zip(lines, project.collect(lines), strict=True))
 
 
+looks_at_them = pytest.mark.beside.with_args(collect, Project, {})
+
+
+@pytest.fixture
+def collected(ahead: Ahead) -> Collected:
+    return ahead.body(collect, Project).result()
+
+
+@looks_at_them
 def test_only_what_names_them_selects_multigpu_tests(collected):
     found = {}
     for line in LINES:
@@ -58,6 +69,7 @@ def test_only_what_names_them_selects_multigpu_tests(collected):
     }
 
 
+@looks_at_them
 def test_configurations_run_one_after_the_other(collected):
     """All tests of a configuration in a row, in the matrix's order, though the files stand file by file."""
     _, nodeids = collected[ORDERED]
@@ -71,6 +83,7 @@ def test_configurations_run_one_after_the_other(collected):
     assert sum(one != other for one, other in itertools.pairwise(order)) == 3
 
 
+@looks_at_them
 def test_the_host_is_looked_at_first(collected):
     """Before any server, whatever the file is called."""
     _, nodeids = collected[ORDERED]
