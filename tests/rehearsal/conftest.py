@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fixtures.rehearsal.leftovers import RUN, ports_left, processes_left
+from tests.conftest import Ahead
 
 REPO = Path(__file__).parents[2]
 DEADLINE = 120.0
 #: For all of them; a hang's own rehearsal has a shorter deadline. A healthy server never meets one, on a busy machine.
 DEFAULTS = ("--max-restarts=1", "--start-timeout=20", "--request-timeout=20", "--stop-timeout=20")
+#: For rehearsals that look at a server alone: the sweep of the fabric under one that failed imports torch. Rehearsals
+#: without this make it after a hang (where it is looked at), after a death, and beside a server that lives.
+NO_SWEEP = ("-p", "no:fixtures.collective.joint")
 #: What a rehearsal runs that names no file: the tests of servers.
 SERVERS = [f"tests/multigpu/test_{name}.py" for name in ("requests", "stop", "the_founding_case")]
-AT_A_TIME = 2  # half of them wait for a deadline at any time, and other tests run beside them
 
 
 @dataclass(frozen=True)
@@ -88,33 +91,27 @@ class Rehearsal:
 class Rehearsals:
     """Runs them; each set of arguments once."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._threads = ThreadPoolExecutor(AT_A_TIME)
+    def __init__(self, ahead: Ahead, folder: Path) -> None:
+        self._ahead, self._folder = ahead, folder
         self._processes: list[subprocess.Popen[str]] = []
-        self._runs: dict[tuple[str, ...], Future[Rehearsal]] = {}
 
     def start(self, arguments: tuple[str, ...]) -> Future[Rehearsal]:
-        if arguments not in self._runs:
-            self._runs[arguments] = self._threads.submit(self._run, arguments)
-        return self._runs[arguments]
+        return self._ahead.begin(arguments, partial(self._run, arguments))
 
     def close(self) -> None:
         """Ends what still runs: a rehearsal's servers end with its pytest."""
         for process in self._processes:
             process.kill()
-        self._threads.shutdown(cancel_futures=True)
 
     def _run(self, arguments: tuple[str, ...]) -> Rehearsal:
         identity = uuid.uuid4().hex
         folder = self._folder / identity
         command = [sys.executable, "-m", "pytest", "-m", "multigpu", "--rehearse", f"--report={folder}"]
         command += [f"--basetemp={folder}-tmp", "-p", "no:cacheprovider", *DEFAULTS, *arguments]
-        outer = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         process = subprocess.Popen(
             [*command, *([] if any(a.startswith("tests/") for a in arguments) else SERVERS)],
             cwd=REPO,
-            env={**outer, RUN: identity, "COLUMNS": "120", "NO_COLOR": "1"},
+            env={**self._ahead.environment, RUN: identity, "COLUMNS": "120", "NO_COLOR": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -138,9 +135,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def rehearsals(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsals]:
+def rehearsals(
+    request: pytest.FixtureRequest, ahead: Ahead, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Rehearsals]:
     """All of this session's rehearsals, started at its first test; by xdist's workers when one asks."""
-    runs = Rehearsals(tmp_path_factory.mktemp("rehearsals"))
+    runs = Rehearsals(ahead, tmp_path_factory.mktemp("rehearsals"))
     if not hasattr(request.config, "workerinput"):
         for item in request.session.items:
             if marker := item.get_closest_marker("rehearsal"):

@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+from tests.rehearsal.conftest import NO_SWEEP
+
 FP16_TP1 = "turbomind-tp1-fp16"
 AWQ_TP1 = "turbomind-tp1-awq"
 FP16_TP2 = "turbomind-tp2-fp16-nccl-p2p_on"
@@ -13,10 +15,15 @@ PYTORCH_TP2 = "pytorch-tp2-fp16-nccl-p2p_on"
 NARROW = ("--communicator=nccl", "--p2p=p2p_on")
 
 abort_first_request = pytest.mark.rehearsal(
-    "--fault=abort-first-request", "--backend=turbomind", *NARROW, "-k=founding or canaries or survives"
+    "--fault=abort-first-request", "--backend=turbomind", *NARROW, *NO_SWEEP, "-k=founding or canaries or survives"
 )
 crash_at_start = pytest.mark.rehearsal(
-    "--fault=crash-at-start", "--backend=turbomind", "--precision=fp16", *NARROW, "tests/multigpu/test_requests.py"
+    "--fault=crash-at-start",
+    "--backend=turbomind",
+    "--precision=fp16",
+    *NARROW,
+    *NO_SWEEP,
+    "tests/multigpu/test_requests.py",
 )
 killed_from_outside = pytest.mark.rehearsal(
     "--backend=turbomind",

@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from tests.rehearsal.conftest import NO_SWEEP
+
 FP16_TP1 = "turbomind-tp1-fp16"
 FP16_TP2 = "turbomind-tp2-fp16-nccl-p2p_on"
 PYTORCH_TP2 = "pytorch-tp2-fp16-nccl-p2p_on"
@@ -14,6 +16,7 @@ NARROW = ("--precision=fp16", "--communicator=nccl", "--p2p=p2p_on")
     "--fault=hang-first-request",
     "--backend=turbomind",
     *NARROW,
+    *NO_SWEEP,
     "--request-timeout=2",
     "-k=founding_request or canaries or streamed",
 )
@@ -32,7 +35,13 @@ def test_hang_at_the_first_request(rehearsal):
 
 
 @pytest.mark.rehearsal(
-    "--fault=hang-at-start", "--backend=turbomind", *NARROW, "--start-timeout=2", "--max-restarts=0", "-k=request"
+    "--fault=hang-at-start",
+    "--backend=turbomind",
+    *NARROW,
+    *NO_SWEEP,
+    "--start-timeout=2",
+    "--max-restarts=0",
+    "-k=request",
 )
 def test_hang_at_start(rehearsal):
     """No progress for --start-timeout: an error that says so, with the processes; then no further server."""
@@ -64,7 +73,7 @@ def test_server_that_ignores_sigterm(rehearsal):
         assert re.search(r"pid \d+: state \w, .* serve api_server ", rehearsal.told(check, FP16_TP1))
 
 
-@pytest.mark.rehearsal("--fault=orphan-rank", "--backend=pytorch", *NARROW, *STOP_AND_CANARIES)
+@pytest.mark.rehearsal("--fault=orphan-rank", "--backend=pytorch", *NARROW, *NO_SWEEP, *STOP_AND_CANARIES)
 def test_rank_that_outlives_its_server(rehearsal):
     """The process that is left is named, and ended; a configuration without such ranks passes."""
     assert rehearsal.outcomes(PYTORCH_TP2) == {"sigterm_ends_it_cleanly": "failed", "three_canaries": "tear-down"}

@@ -69,10 +69,10 @@ def test_silence_ends_a_start(launch: Launch) -> None:
 
 
 def test_progress_that_leads_nowhere_ends_too(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ready, "LONGEST", 2)
+    monkeypatch.setattr(ready, "LONGEST", 1.5)
     server = launch(member(r"import os, time" "\nwhile True: os.write(1, b'loading\\n'); time.sleep(0.01)"))
-    with pytest.raises(ServerHung, match=r"ten times --start-timeout=0.3, though it still shows progress"):
-        wait_until_ready(server, 0.3, lambda: 0)
+    with pytest.raises(ServerHung, match=r"ten times --start-timeout=0.6, though it still shows progress"):
+        wait_until_ready(server, 0.6, lambda: 0)
 
 
 def test_a_death_while_starting_is_told_at_once(launch: Launch) -> None:

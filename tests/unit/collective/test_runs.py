@@ -9,6 +9,7 @@ import time
 import psutil
 import pytest
 
+from tests.conftest import OUTER, beside
 from tests.unit.report.conftest import check_schema
 from tests.unit.run.conftest import Project
 
@@ -18,48 +19,29 @@ AT_ONCE = 4
 PAIRS = ("--rehearse", "tests/multigpu/test_pairs.py")
 
 
-@pytest.fixture
-def projects(tmp_path, monkeypatch):
-    """Call it for a project whose temporary files are in a folder of its own, `tmp` beside it."""
-    for name in list(os.environ):
-        if name.startswith(("PYTEST_", "CUDA_", "NCCL_")):
-            monkeypatch.delenv(name)
-    made = []
-
-    def make():
-        place = tmp_path / str(len(made))
-        (place / "tmp").mkdir(parents=True)
-        monkeypatch.setenv("TMPDIR", str(place / "tmp"))
-        made.append(Project(place / "project"))
-        return made[-1]
-
-    yield make
-    for project in made:
-        project.end()
-
-
-def test_ended_from_outside_nothing_is_left(projects):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@beside(Project)
+def test_ended_from_outside_nothing_is_left(project, number):
     """By Ctrl-C and by SIGKILL, in the middle of trials: no process, nothing beside pytest's own temporary folder."""
-    numbers = (signal.SIGINT, signal.SIGKILL)
-    started = [(number, project := projects(), project.start(*PAIRS, "--pair-sizes=64M")) for number in numbers]
-    for number, project, process in started:
-        deadline = time.monotonic() + DEADLINE
-        while not any(len(processes) >= 5 for processes in project.servers().values()):  # a nursery and four workers
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.send_signal(number)
-    for number, project, process in started:
-        assert process.wait(DEADLINE) == (pytest.ExitCode.INTERRUPTED if number == signal.SIGINT else -number)
-        assert psutil.wait_procs(project.processes(), timeout=AT_ONCE)[1] == []
-        temporary = project.folder.parent / "tmp"
-        assert [path.name.partition("-of-")[0] for path in temporary.iterdir()] == ["pytest"]
-        assert (number == signal.SIGKILL) == any(temporary.rglob("fabric-*"))
-        check_schema(json.loads(project.report_json.read_text()))
+    temporary = project.folder.parent / "tmp"
+    temporary.mkdir()
+    project.environment = {**project.environment, "TMPDIR": str(temporary)}
+    process = project.start(*PAIRS, "--pair-sizes=64M")
+    deadline = time.monotonic() + DEADLINE
+    while not any(len(processes) >= 5 for processes in project.servers().values()):  # a nursery and four workers
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(number)
+    assert process.wait(DEADLINE) == (pytest.ExitCode.INTERRUPTED if number == signal.SIGINT else -number)
+    assert psutil.wait_procs(project.processes(), timeout=AT_ONCE)[1] == []
+    assert [path.name.partition("-of-")[0] for path in temporary.iterdir()] == ["pytest"]
+    assert (number == signal.SIGKILL) == any(temporary.rglob("fabric-*"))
+    check_schema(json.loads(project.report_json.read_text()))
 
 
-def test_other_pairs_hangs_use_up_no_tests_time(projects, monkeypatch):
+@beside(Project)
+def test_other_pairs_hangs_use_up_no_tests_time(project):
     """On a node where every pair hangs, the last one's turn comes later than a test may take."""
-    project = projects()
     fault = project.folder / "fault.toml"
     fault.write_text('description = "nothing arrives"\n[[fabric]]\naction = "hang"\narms = ["p2p_on"]\n')
     options = (f"--fault={fault}", "--pair-timeout=1", "--timeout=1.5", "-k", "p2p_on")
@@ -94,5 +76,8 @@ def test_a_bad_value_is_one_line(project_here, capsys, option, words):
 
 
 @pytest.fixture
-def project_here(projects, monkeypatch):
-    monkeypatch.chdir(projects().folder)
+def project_here(tmp_path, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(OUTER):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(Project(tmp_path / "project").folder)

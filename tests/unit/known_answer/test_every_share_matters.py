@@ -67,16 +67,28 @@ def gather(sums):
 
 def unnoticed(ranks, prompt, text, faults):
     """The faults under which the text stays right to its end. A wrong one is followed to its first wrong token."""
-    return [
-        fault
-        for fault in faults
-        if all(said == right for said, right in zip(ranks.tokens(prompt, fault), text, strict=False))
-    ]
+    agreed = ranks.agreed(prompt, faults, text)
+    return [fault for fault, tokens in zip(faults, agreed, strict=True) if tokens == len(text)]
 
 
 @both_sizes
 def test_text_is_right_without_a_fault(ranks, prompt, text):
     assert list(ranks.tokens(prompt)) == text
+
+
+def test_side_by_side_they_say_what_each_says_alone(ranks, prompt, text, sums):
+    """Also where they leave the text at different tokens, or not at all."""
+
+    def faults():  # anew: Stale remembers
+        return [kind(site, 1, steps=[3 * site]) for site in sums for kind in (Lost, Twice, Stale)]
+
+    def alone(fault):
+        pairs = zip(ranks.tokens(prompt, fault), text, strict=False)
+        return next((number for number, (said, right) in enumerate(pairs) if said != right), len(text))
+
+    agreed = ranks.agreed(prompt, faults(), text)
+    assert agreed == [alone(fault) for fault in faults()]
+    assert len({*agreed}) > 3
 
 
 @both_sizes
@@ -118,15 +130,12 @@ def test_a_share_that_one_rank_alone_does_not_get(ranks, world, prompt, text, su
 def test_a_single_step_is_enough(ranks, world, prompt, text, layer_sites, fault):
     """At any step, in attention or MLP, a rank's share that is wrong once makes that very token wrong."""
     for step, right in enumerate(text):
-        said_before = prompt + text[:step]
         faults = [fault(site, rank) for site in layer_sites for rank in world]
-        assert all(next(ranks.tokens(said_before, each)) != right for each in faults), step
+        assert not any(ranks.agreed(prompt + text[:step], faults, [right])), step
 
 
 def test_a_single_stale_step_is_enough(ranks, world, prompt, text, layer_sites):
     for step in range(1, len(text)):
-        said_before = prompt + text[: step - 1]
-        for fault in [Stale(site, rank) for site in layer_sites for rank in world]:
-            tokens = ranks.tokens(said_before, fault)
-            assert next(tokens) == text[step - 1]
-            assert next(tokens) != text[step], (step, fault.site, fault.rank)
+        faults = [Stale(site, rank) for site in layer_sites for rank in world]
+        agreed = ranks.agreed(prompt + text[: step - 1], faults, text[step - 1 : step + 1])
+        assert agreed == [1] * len(faults), step

@@ -10,6 +10,7 @@ import pytest
 import fixtures.preflight.plugin as plugin
 from fixtures.preflight.rules import CHECKS
 from fixtures.rehearsal.nodes import NODES, load_facts, load_node, node_names
+from tests.conftest import beside
 from tests.unit.run.conftest import Project
 
 BAD_HOST = """
@@ -44,23 +45,12 @@ LEVELS = {
 }
 
 
-@pytest.fixture
-def project(tmp_path):
-    made = Project(tmp_path / "project")
-    yield made
-    made.end()
-
-
-@pytest.fixture
-def bad_node(project):
+@beside(Project)
+def test_a_bad_host(project):
+    """Failures fail with a line each for what, consequence and remedy; warnings and infos pass and are told."""
     text = (NODES / "rtx4090x2.toml").read_text()
     (project.folder / "bad.toml").write_text(text + BAD_HOST)
-    return project
-
-
-def test_a_bad_host(bad_node):
-    """Failures fail with a line each for what, consequence and remedy; warnings and infos pass and are told."""
-    code, output = bad_node.run("--rehearse", "--node=./bad.toml", "-m", "multigpu", "tests/multigpu/test_preflight.py")
+    code, output = project.run("--rehearse", "--node=./bad.toml", "-m", "multigpu", "tests/multigpu/test_preflight.py")
     assert code == 1, output
     failed, passed = [name for name, level in LEVELS.items() if level == "failure"], len(LEVELS) - 2
     assert f"2 failed, {passed} passed" in output
@@ -72,10 +62,10 @@ def test_a_bad_host(bad_node):
     assert "shm: /dev/shm has 3 MB of 67 MB free, NCCL may need 77 MB: No space left on device" in failure
     assert "consequence: NCCL fails at start" in failure
     assert "remedy: docker --shm-size=16g or --ipc=host" in failure
-    report = json.loads(bad_node.report_json.read_text())
+    report = json.loads(project.report_json.read_text())
     assert {test["outcome"] for test in report["tests"]} == {"passed", "failed"}
     assert {finding["check"]: finding["level"] for finding in report["preflight"]} == LEVELS
-    assert not bad_node.processes()
+    assert not project.processes()
 
 
 @pytest.mark.parametrize("node", node_names())

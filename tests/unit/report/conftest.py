@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +73,9 @@ def configuration(request):
 class Project:
     """A folder with a suite in it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
+        self.folder, self.environment = folder, environment
+        folder.mkdir(exist_ok=True)
         self.report_json = folder / "reports" / "report.json"
         (folder / "conftest.py").write_text(OPTIONS)
         (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
@@ -92,7 +93,7 @@ class Project:
             # Without this environment's other plugins, whose imports take longer than the run.
             [sys.executable, "-m", "pytest", *(("-p", "xdist") if "-n" in args else ()), *args],
             cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", **PLAIN},
+            env={**self.environment, "PYTHONPATH": str(ROOT), "COLUMNS": "100", **PLAIN},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

@@ -14,7 +14,8 @@ from fixtures.report.contract import PROPERTY, RunFacts, note, note_of
 from fixtures.report.fabric import BAD, PARTS, STATUSES, merged
 from fixtures.report.model import RunRecord
 from fixtures.report.outcome import SKIPPED
-from tests.unit.report.conftest import check_schema
+from tests.conftest import beside
+from tests.unit.report.conftest import Project, check_schema
 from tests.unit.report.fabric_records import a_finding, a_group, a_pair, a_peer
 
 #: Hands records over; `again` runs each test named so twice, as plugins that run failed tests again do.
@@ -53,6 +54,7 @@ def test_worker_dies_in_tear_down(dies):
 """
 
 
+@beside(Project)
 def test_records_reach_the_report(project):
     """Across xdist, once though a test runs twice, and though a worker dies after it has told them."""
     (project.folder / "again.py").write_text(AGAIN)

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import beside
+from tests.unit.report.conftest import Project
+
 AWQ, FP16, TP8 = "turbomind-tp1-awq", "turbomind-tp2-fp16-nccl-p2p_on", "pytorch-tp8-fp16-nccl-p2p_on"
 MIXED = """
 def test_01_canaries(configuration):
@@ -65,6 +68,7 @@ def check_mixed(report: dict[str, Any]) -> None:
     assert report["run"]["ended_at"]
 
 
+@beside(Project)
 def test_mixed_run(project):
     project.suite(MIXED)
     exit_status, output = project.run()
@@ -85,6 +89,7 @@ def test_mixed_run(project):
 
 
 @pytest.mark.parametrize("distribution", ["load", "loadgroup"])
+@beside(Project)
 def test_mixed_run_under_xdist(project, distribution):
     project.suite(MIXED)
     exit_status, output = project.run("-n", "2", "--dist", distribution)
@@ -93,6 +98,7 @@ def test_mixed_run_under_xdist(project, distribution):
     assert output.count("multi-GPU report") == 1
 
 
+@beside(Project)
 def test_set_up_error_fails_its_configuration(project):
     project.suite("""
 @pytest.fixture
@@ -109,6 +115,7 @@ def test_canaries(server):
     assert report["tests"][0]["phase"] == "set-up"
 
 
+@beside(Project)
 def test_crashed_worker_is_a_failure_of_its_configuration(project):
     project.suite("""
 def test_canaries(configuration):
@@ -131,6 +138,7 @@ def wait_for(process, words: str) -> None:
     pytest.fail(f"{words!r} never came")
 
 
+@beside(Project)
 def test_interrupted_run(project):
     project.suite(WAITS)
     process = project.start("-s")
@@ -148,6 +156,7 @@ def test_interrupted_run(project):
     assert "? = not run" in output
 
 
+@beside(Project)
 def test_killed_run_leaves_its_results_so_far(project):
     project.suite(WAITS)
     process = project.start("-s")
@@ -160,6 +169,7 @@ def test_killed_run_leaves_its_results_so_far(project):
     assert report["tests"][0]["outcome"] == "passed"
 
 
+@beside(Project)
 def test_stopped_at_the_first_failure(project):
     project.suite(MIXED)
     assert project.run("-x", "-k", f"{FP16} or both")[0] == 1
@@ -169,6 +179,7 @@ def test_stopped_at_the_first_failure(project):
     assert report["tests"][-1]["reason"] == "not run: stopping after 1 failures"
 
 
+@beside(Project)
 def test_folder_that_cannot_be_written(project):
     project.suite("def test_starts(): open('started', 'w')")
     (project.folder / "occupied").write_text("")
@@ -178,6 +189,7 @@ def test_folder_that_cannot_be_written(project):
     assert not (project.folder / "started").exists()
 
 
+@beside(Project)
 def test_folder_lost_during_the_run_fails_it(project):
     project.suite("""
 import shutil
@@ -190,6 +202,7 @@ def test_loses_the_folder():
     assert "1 passed" in output
 
 
+@beside(Project)
 def test_former_report_is_replaced_before_the_first_test(project):
     project.suite("""
 import json
@@ -205,6 +218,7 @@ def test_sees_the_new_report():
 
 
 @pytest.mark.parametrize("argument", ["--no-facts", "--collect-only"])
+@beside(Project)
 def test_nothing_is_written_without_a_run(project, argument):
     project.suite("def test_passes(): pass")
     exit_status, output = project.run(argument)

@@ -9,8 +9,9 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from fixtures.api_server.proctable import MARKER
 from fixtures.machine.model import Machine
 from fixtures.rehearsal.nodes import load_node
 from fixtures.run import Run, resolve
+from tests.conftest import OUTER, THREADS
 from tests.unit.sigint import heed_sigint
 
 ROOT = Path(__file__).parents[3]
@@ -45,7 +47,7 @@ ONE = ("--rehearse", "--backend=turbomind", "--tp=1", "--precision=fp16")
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the outer pytest was given, and the GPUs it may see, are not for the inner one."""
     for name in list(os.environ):
-        if name.startswith(("PYTEST_", "CUDA_", "NCCL_")):
+        if name.startswith(OUTER):
             monkeypatch.delenv(name)
 
 
@@ -86,7 +88,8 @@ def inner(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
     class Recorded(subprocess.Popen):  # type: ignore[type-arg]
         def __init__(self, args: list[str], *more: object, **named: object) -> None:
-            started.append([str(arg) for arg in args])
+            if not threading.current_thread().name.startswith(THREADS):  # those start what they have to
+                started.append([str(arg) for arg in args])
             super().__init__(args, *more, **named)  # type: ignore[call-overload]
 
     monkeypatch.setattr(subprocess, "Popen", Recorded)
@@ -97,8 +100,8 @@ def inner(project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 class Project:
     """A copy of what pytest reads of this repository, small enough to be collected at once."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
+        self.folder, self.environment = folder, environment
         self._started: list[subprocess.Popen[str]] = []
         self.owner = uuid.uuid4().hex
         self.report_json = folder / "reports" / "report.json"
@@ -124,7 +127,7 @@ class Project:
         process = subprocess.Popen(
             [sys.executable, "-m", "pytest", *PLUGINS, *arguments],
             cwd=self.folder / folder,
-            env=os.environ | ALONE | {OWNER: self.owner},
+            env={**self.environment, **ALONE, OWNER: self.owner},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -144,7 +147,7 @@ class Project:
         process = subprocess.run(
             [sys.executable, "-c", COLLECT, json.dumps([[*PLUGINS, *line, "--collect-only", "-q"] for line in lines])],
             cwd=self.folder,
-            env=os.environ | ALONE,
+            env={**self.environment, **ALONE},
             stdout=subprocess.PIPE,
             text=True,
             timeout=60,

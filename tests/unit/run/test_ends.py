@@ -10,7 +10,9 @@ import psutil
 import pytest
 
 from fixtures.api_server.proctable import marked_pids
+from tests.conftest import beside
 from tests.unit.report.conftest import check_schema
+from tests.unit.run.conftest import Project
 
 DEADLINE = 20
 #: A killed pytest's servers end at once, not when somebody's own deadline has passed (s; the machine may be busy).
@@ -58,12 +60,13 @@ def wait_for(moment: str, project) -> list[str]:
     ],
     ids=lambda value: value.name if isinstance(value, signal.Signals) else "".join(value),
 )
-def test_nothing_is_left(project, tmp_path, monkeypatch, moment, number, backend, workers):
+@beside(Project)
+def test_nothing_is_left(project, moment, number, backend, workers):
     """No process, and none of the suite's folders; a folder that somebody else named for ray's files stays."""
-    somebodys, own = tmp_path / "somebodys", tmp_path / "own"
-    for name, folder in (("RAY_TMPDIR", somebodys), ("TMPDIR", own)):
+    somebodys, own = project.folder.parent / "somebodys", project.folder.parent / "own"
+    for folder in (somebodys, own):
         folder.mkdir()
-        monkeypatch.setenv(name, str(folder))
+    project.environment = {**project.environment, "RAY_TMPDIR": str(somebodys), "TMPDIR": str(own)}
     now, fault = MOMENTS[moment]
     project.multigpu(SUITE.format(now=now))
     process = project.start(*TWO_RANKS, QUICK, f"--backend={backend}", f"--fault={fault}", *workers)

@@ -7,15 +7,15 @@ import re
 
 import pytest
 
+from tests.conftest import beside
+from tests.unit.run.conftest import Project
+
+#: Hides the GPUs of a machine that has some.
+NONE = {"CUDA_VISIBLE_DEVICES": ""}
 NARROW = ("--backend=pytorch", "--precision=fp16", "--tp=1")
 
 
-@pytest.fixture(autouse=True)
-def no_gpus(monkeypatch):
-    """Hides the GPUs of a machine that has some."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-
+@beside(Project, **NONE)
 def test_all_skipped_with_a_reason(project):
     """Exit code 0, as pytest has it for skips; the reason is in terminal and report."""
     code, output = project.run(*NARROW, "-m", "multigpu")
@@ -34,6 +34,7 @@ def test_all_skipped_with_a_reason(project):
     assert configuration["reason"].startswith("no GPU to use: ")
 
 
+@beside(Project, **NONE)
 def test_a_pair_that_k_names(project):
     """There is none to select: pytest's exit code for that, and one line that says why and what to do."""
     code, output = project.run(*NARROW, "-m", "multigpu", "-k", "GPU0 and GPU2 and p2p_off")
@@ -46,6 +47,7 @@ def test_a_pair_that_k_names(project):
     assert told[0].endswith("; try --rehearse")
 
 
+@beside(Project, **NONE)
 def test_require_gpus(project):
     """More than any machine has: exit 1, though every test was skipped, and the words for it; workers or not."""
     code, output = project.run(*NARROW, "-m", "multigpu", "--require-gpus=99", "-n", "1")
@@ -55,6 +57,7 @@ def test_require_gpus(project):
     assert json.loads(project.report_json.read_text())["run"]["exit_status"] == 1
 
 
+@beside(Project, **NONE)
 def test_require_gpus_of_a_rehearsal(project):
     """Emulated GPUs aren't physical: a nightly run that rehearses by mistake must not pass."""
     project.multigpu("def test_here(configuration):\n    pass\n")

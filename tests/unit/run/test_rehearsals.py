@@ -9,7 +9,8 @@ import shlex
 import httpx
 import psutil
 
-from tests.unit.run.conftest import ONE
+from tests.conftest import beside
+from tests.unit.run.conftest import ONE, Project
 
 FAILS_ONCE = """
 @pytest.mark.parametrize("number", [1, 2])
@@ -40,6 +41,7 @@ def test_alone(api_server, client, number):
 """
 
 
+@beside(Project)
 def test_last_failed(project):
     """After a failed rehearsal --lf runs what failed and nothing else, without -m; workers change no names."""
     project.multigpu(FAILS_ONCE)
@@ -56,6 +58,7 @@ def test_last_failed(project):
     assert not project.processes()
 
 
+@beside(Project)
 def test_a_failed_pair_can_be_repeated(project):
     """By the line that its report ends with, which has the run's options; --junitxml has that and the evidence."""
     command = ["--rehearse", "--fault", "pair-wrong-zeros", "--pair-timeout=20", "-n", "1", "--junitxml=junit.xml"]
@@ -72,6 +75,7 @@ def test_a_failed_pair_can_be_repeated(project):
     assert "1 failed" in output
 
 
+@beside(Project)
 def test_workers(project):
     """A configuration stays on one worker, and two of them that want the same GPU take turns."""
     project.multigpu(ALONE)
@@ -86,6 +90,7 @@ def test_workers(project):
     assert not project.processes()
 
 
+@beside(Project)
 def test_kept_server(project):
     """--keep-server leaves one server that answers, and says how to end it; then nothing is left."""
     code, output = project.run(*ONE, "--keep-server", "-k", "three_canaries", "tests/multigpu")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+from tests.conftest import beside
+from tests.unit.run.conftest import Project
+
 FILES = {
     "test_groups.py": 3,
     "test_pairs.py": 3,
@@ -28,6 +31,7 @@ def test_served(configuration, number):
 """
 
 
+@beside(Project)
 def test_the_fabric_goes_to_one_worker_and_first(project):
     folder = project.folder / "tests/multigpu"
     for path in folder.glob("test_*.py"):

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from fixtures.preflight.rules import CHECKS
+from tests.conftest import Ahead, beside
 from tests.unit.run.conftest import ONE, Project
 
 FOUNDING = "tests/multigpu/test_requests.py::test_founding_request[turbomind-tp1-fp16]"
@@ -37,13 +38,24 @@ def of_configurations(nodeids: list[str]) -> list[str]:
     return [nodeid for nodeid in nodeids if "[turbomind-" in nodeid or nodeid.endswith("[not_in_the_matrix]")]
 
 
-@pytest.fixture(scope="module")
-def collected(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], tuple[int, list[str]]]:
+Collected = dict[tuple[str, ...], tuple[int, list[str]]]
+
+
+def collect(project: Project) -> Collected:
     """Exit code and selected node ids of each command line of this module."""
     lines = [*((*ONE, *line) for line in LINES), ORDERED]
-    return dict(zip(lines, Project(tmp_path_factory.mktemp("selection")).collect(lines), strict=True))
+    return dict(zip(lines, project.collect(lines), strict=True))
 
 
+looks_at_them = pytest.mark.beside.with_args(collect, Project, {})
+
+
+@pytest.fixture
+def collected(ahead: Ahead) -> Collected:
+    return ahead.body(collect, Project).result()
+
+
+@looks_at_them
 def test_only_what_names_them_selects_multigpu_tests(collected):
     found = {}
     for line in LINES:
@@ -57,6 +69,7 @@ def test_only_what_names_them_selects_multigpu_tests(collected):
     }
 
 
+@looks_at_them
 def test_configurations_run_one_after_the_other(collected):
     """All tests of a configuration in a row, in the matrix's order, though the files stand file by file."""
     _, nodeids = collected[ORDERED]
@@ -70,6 +83,7 @@ def test_configurations_run_one_after_the_other(collected):
     assert sum(one != other for one, other in itertools.pairwise(order)) == 3
 
 
+@looks_at_them
 def test_the_host_is_looked_at_first(collected):
     """Before any server, whatever the file is called."""
     _, nodeids = collected[ORDERED]
@@ -78,6 +92,7 @@ def test_the_host_is_looked_at_first(collected):
     assert sum(host) == len(CHECKS)
 
 
+@beside(Project)
 def test_a_test_without_configuration(project):
     """The founding case needs tp 2: narrowed away, it is a skip in words."""
     code, output = project.run(*ONE, "tests/multigpu/test_the_founding_case.py")
@@ -86,6 +101,7 @@ def test_a_test_without_configuration(project):
     assert "not in this run's matrix" in output
 
 
+@beside(Project)
 def test_plain_run_leaves_no_report(project):
     """The suite's own tests, without or with the marker's name: no machine is asked, nothing is written."""
     for line in ((), ("-m", "not (multigpu)")):
@@ -96,6 +112,7 @@ def test_plain_run_leaves_no_report(project):
         assert not project.report_json.parent.exists()
 
 
+@beside(Project)
 def test_another_folder_as_working_directory(project):
     """Paths count from where the person is."""
     _, output = project.run("--collect-only", "-q", *ONE, "multigpu", folder="tests")
