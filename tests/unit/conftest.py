@@ -1,7 +1,8 @@
 """numpy with one thread, and what begins with the session.
 
 The suite's own tests have other processes beside them, and threads of OpenBLAS wait for each other in loops, which
-takes long where others have the cores. It reads the variable when numpy is imported; nothing that is started later gets it.
+takes long where others have the cores. It reads the variable when numpy is imported; what is started later never gets
+it.
 """
 
 import pytest
