@@ -81,12 +81,12 @@ def test_near_and_granted_but_refused_says_it_in_nccls_words():
     assert judged("p2p_on", SHM, machine("NV4")).words == "NCCL chose SHM"
 
 
-def test_forced_that_still_used_shm_is_told_and_is_no_error():
+def test_forced_that_still_used_shm_is_an_arm_that_cant_be_made():
     found = judged("p2p_forced", SHM, machine())
     assert found.problem is None
-    assert found.words == "NCCL chose SHM: though P2P was forced and peer access is granted"
+    assert found.refused == "NCCL chose SHM: though P2P was forced and peer access is granted"
     no_peer = judged("p2p_forced", SHM, machine("NODE", False, "CNS"))
-    assert no_peer.words == "NCCL chose SHM: no peer access between GPU0 and GPU3 (chipset not supported)"
+    assert no_peer.refused == "NCCL chose SHM: no peer access between GPU0 and GPU3 (chipset not supported)"
 
 
 @pytest.mark.parametrize("arm", ["p2p_on", "p2p_forced", "p2p_direct_off"])
@@ -145,7 +145,7 @@ def test_ranks_on_one_gpu_have_no_link():
 
 def test_no_log_is_said():
     assert judged("p2p_on", Transport(), machine()).words == "NCCL's log doesn't name the transport"
-    assert judged("p2p_off", Transport(), machine()).words == "NCCL's log doesn't name the transport"
+    assert judged("p2p_off", Transport(), machine()).problem.startswith("NCCL's log doesn't name the transport, so ")
 
 
 @pytest.mark.parametrize(
