@@ -14,6 +14,7 @@ OUTER = {
     "NCCL_P2P_USE_CUDA_MEMCPY": "1",
     "NCCL_HOSTID": "theirs",
     "NCCL_COMM_ID": "10.0.0.1:4000",
+    "NCCL_COMM_BLOCKING": "0",
     "NCCL_NVLS_ENABLE": "0",
     "NCCL_SOCKET_IFNAME": "eth0",
     "NCCL_DEBUG": "TRACE",
@@ -36,6 +37,12 @@ def test_the_arm_alone_says_what_p2p_does(arm):
     assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
     assert (environment["NCCL_NVLS_ENABLE"], environment["NCCL_SOCKET_IFNAME"]) == ("0", "eth0")
     assert not {"NCCL_HOSTID", "NCCL_COMM_ID", "NCCL_RAS_ADDR"} & set(environment)
+
+
+@pytest.mark.parametrize("outer", [OUTER, {}])
+def test_ncclcomminitrank_returns_when_it_is_done(outer):
+    """Also where a conf file of NCCL's says otherwise: the environment wins over it."""
+    assert arm_environment(outer, "p2p_on", gpu_uuids=["GPU-a"])["NCCL_COMM_BLOCKING"] == "1"
 
 
 def test_the_log_is_on():
