@@ -14,7 +14,7 @@ from fixtures.errors import BadInput
 from fixtures.machine.model import Gpu, Machine
 from fixtures.matrix import Configuration
 
-HELP = Path(__file__).with_name("help")
+HELP = Path(__file__).parents[3] / "fixtures/rehearsal/standin/help"
 ALL = sorted((file.stem for file in HELP.glob("*.txt")), key=lambda version: tuple(map(int, version.split("."))))
 MACHINE = Machine("t4x4", tuple(Gpu(i, f"GPU-{i}{i}", "Tesla T4", f"0000:{i}", 15360) for i in range(4)), (), ())
 OUTER = {"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
