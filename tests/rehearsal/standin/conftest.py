@@ -21,10 +21,11 @@ import httpx
 import pytest
 
 from fixtures.api_server.proctable import MARKER, marked_pids
-from fixtures.known_answer.model import ModelSpec, answer_text, folder_of
+from fixtures.known_answer.model import ModelSpec, folder_of
 from fixtures.machine.model import Machine
 from fixtures.rehearsal.ledger import Ledger
 from fixtures.rehearsal.nodes import NODES, load_node
+from tests.unit.known_answer.answers import answer_text
 
 REPO = Path(__file__).parents[3]
 TOKENS = 12
