@@ -15,7 +15,7 @@ import httpx
 
 from benchmarks.stopwatch import MOMENTS, REPEATS
 from fixtures.known_answer.layout import ModelSpec
-from fixtures.known_answer.model import folder_of
+from fixtures.known_answer.model_cache import folder_of
 from fixtures.rehearsal.faults import FOLDER as FAULTS
 from fixtures.run import REHEARSED_ANSWER_TOKENS, ROOT, rehearsal_environment
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.latent import LATENCY_MS
-from fixtures.collective.arms import arm_environment
 from fixtures.collective.crew import Crew
 from fixtures.collective.fabric import Fabric, Pair
 from fixtures.collective.outcome import Outcome
 from fixtures.collective.seats import PROCESS_PER_GPU, Seat, seats_of
 from fixtures.collective.steps import Step, pair_steps
+from fixtures.collective.worker_environment import worker_environment
 from fixtures.rehearsal.nodes import NODES, load_node
 from fixtures.run import rehearsal_environment
 
@@ -92,7 +92,7 @@ class Sweeps:
     def fresh(self, pair: Pair, arm: str) -> float:
         """Seconds of one pair in two interpreters that are started for it, side by side."""
         begun = time.perf_counter()
-        environment = arm_environment(self.outer, arm, gpu_uuids=[seat.uuid for seat in self.seats])
+        environment = worker_environment(self.outer, arm, gpu_uuids=[seat.uuid for seat in self.seats])
         job = {
             "gpus": [seat.index for seat in pair],
             "world_size": 2,

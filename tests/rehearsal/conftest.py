@@ -25,7 +25,7 @@ DEADLINE = 120.0
 DEFAULTS = ("--max-restarts=1", "--start-timeout=20", "--request-timeout=20", "--stop-timeout=20")
 #: For rehearsals that look at a server alone: the sweep of the fabric under one that failed imports torch. Rehearsals
 #: without this make it after a hang (where it is looked at), after a death, and beside a server that lives.
-NO_SWEEP = ("-p", "no:fixtures.collective.joint")
+NO_SWEEP = ("-p", "no:fixtures.verdict.second_look")
 #: What a rehearsal runs that names no file: the tests of servers.
 SERVERS = [f"tests/multigpu/test_{name}.py" for name in ("requests", "stop", "the_founding_case")]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.machine.model import Machine
+from fixtures.machine.machine import Machine
 from fixtures.rehearsal.ledger import Ledger
 
 

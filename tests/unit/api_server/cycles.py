@@ -17,13 +17,14 @@ import psutil
 from fixtures.api_server.client import Client
 from fixtures.api_server.command import ServerCommand
 from fixtures.api_server.interrupt import failing_at_death
-from fixtures.api_server.loop import LoopThread
-from fixtures.api_server.ports import free_ports
 from fixtures.api_server.ready import wait_until_ready
 from fixtures.api_server.server import Server
 from fixtures.api_server.stop import stop
 from fixtures.matrix import Configuration
-from tests.unit.api_server.conftest import ENVIRONMENT, LONG, answering
+from fixtures.processes.loop import LoopThread
+from fixtures.processes.ports import free_ports
+from tests.unit.api_server.conftest import answering
+from tests.unit.processes.conftest import ENVIRONMENT, LONG
 
 CONFIGURATION = Configuration("turbomind", None, 1, "fp16", gpus=(0,))
 

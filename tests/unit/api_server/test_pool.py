@@ -14,15 +14,17 @@ import pytest
 from filelock import FileLock
 
 from fixtures.api_server import stop as stopping
-from fixtures.api_server.command import Member, ServerCommand
+from fixtures.api_server.command import ServerCommand
 from fixtures.api_server.death import ServerDied, ServerHung
 from fixtures.api_server.pool import NoServer, ServerPool, StopFailed, WrongBackend
-from fixtures.api_server.proctable import stat_fields
 from fixtures.api_server.server import Server
 from fixtures.matrix import Configuration
+from fixtures.processes.proctable import stat_fields
+from fixtures.processes.tree import Member
 from fixtures.rehearsal.nodes import load_node
 from fixtures.run import Run, ServerSettings
-from tests.unit.api_server.conftest import ENVIRONMENT, LONG, answering, member, until
+from tests.unit.api_server.conftest import answering
+from tests.unit.processes.conftest import ENVIRONMENT, LONG, member, until
 
 ONE = Configuration("turbomind", None, 1, "fp16", gpus=(0,))
 OTHER = Configuration("turbomind", None, 1, "awq", gpus=(1,))
@@ -186,7 +188,7 @@ def test_two_pools_never_share_a_gpu(make_pool: Callable[[], ServerPool]) -> Non
 
 
 def test_a_start_that_fails_early_leaves_the_gpus_to_others(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fixtures.machine.gpu_locks.LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr("fixtures.machine.leases.LOCK_TIMEOUT", 0.1)
     monkeypatch.setattr(pool, "_launch", lambda configuration: os.stat("/nowhere"))
     with pytest.raises(FileNotFoundError):
         pool.obtain(ONE)

@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 import pytest
 
 import fixtures.collective.fabric
-from fixtures.api_server.process import ServerProcess
-from fixtures.api_server.proctable import stat_fields
+from fixtures.collective.exchange import Conductor, Exchange, Participant
 from fixtures.collective.fabric import Fabric
 from fixtures.collective.nursery import Nursery, Worker
 from fixtures.collective.outcome import Outcome
 from fixtures.collective.seats import Seat, seats_of
 from fixtures.collective.steps import Step
-from fixtures.collective.trial import Conductor, Member, Trial
+from fixtures.processes.local_tree import LocalTree
+from fixtures.processes.proctable import stat_fields
 from fixtures.rehearsal.nodes import load_node
 from fixtures.run import rehearsal_environment
 
@@ -78,7 +78,7 @@ class Watched(Conductor):
         self.living: set[str] = set()  # names of the workers that lived then
         self.all_of_them.append(self)
 
-    async def run(self, communicators: int = 1) -> Trial:
+    async def run(self, communicators: int = 1) -> Exchange:
         self.beside = set(self.playing)
         self.living = {worker.name for worker in self.rig.workers().values() if lives(worker.pid)}
         self.playing.add(self)
@@ -109,7 +109,7 @@ class Rig:
         return self.fabric._nursery
 
     @property
-    def process(self) -> ServerProcess:
+    def process(self) -> LocalTree:
         """The nursery's."""
         assert self.nursery._process is not None
         return self.nursery._process
@@ -143,7 +143,7 @@ class Rig:
     def group(self, operation: str, model: str, arm: str = "p2p_on", seats: int = 4) -> Outcome:
         return self.fabric.group(self.seats[:seats], operation, model, arm)
 
-    def endless(self, a: int, b: int, arm: str = "p2p_on", patience: float = LONG) -> list[Member]:
+    def endless(self, a: int, b: int, arm: str = "p2p_on", patience: float = LONG) -> list[Participant]:
         """Begin a trial that goes on until somebody ends it; its members, once each is in the endless step."""
         before = len(Watched.all_of_them)
         self.begin((a, b), steps=ENDLESS, arm=arm, patience=patience)

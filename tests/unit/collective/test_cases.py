@@ -15,7 +15,7 @@ from fixtures.collective.cases import (
     why_not_selected,
 )
 from fixtures.collective.outcome import Outcome
-from fixtures.machine.model import Machine
+from fixtures.machine.machine import Machine
 from fixtures.matrix import Cell, Configuration
 from fixtures.rehearsal.nodes import load_node
 from fixtures.run import Run, ServerSettings

@@ -6,12 +6,12 @@ from concurrent.futures import Future
 
 import pytest
 
-import fixtures.machine.gpu_locks
-from fixtures.api_server.proctable import marked_pids
+import fixtures.machine.leases
 from fixtures.collective.outcome import Outcome
 from fixtures.collective.seats import PROCESS_PER_GPU, THREAD_PER_GPU
 from fixtures.collective.steps import OPERATIONS
-from fixtures.machine.gpu_locks import lock_gpus
+from fixtures.machine.leases import lock_gpus
+from fixtures.processes.proctable import marked_pids
 from tests.unit.collective.conftest import LONG, PATIENCE, step
 
 #: All pairs of three GPUs and one more, so that two can be tested side by side. GPU3 has no peer access.
@@ -110,7 +110,7 @@ def test_a_group_waits_for_the_sweep(rig):
 def test_the_gpus_are_held_from_the_first_trial_to_the_rest(rig, monkeypatch):
     locked = [seat.uuid for seat in rig.seats]
     assert rig.pair(0, 1).status == "pass"
-    monkeypatch.setattr(fixtures.machine.gpu_locks, "LOCK_TIMEOUT", 0.01)
+    monkeypatch.setattr(fixtures.machine.leases, "LOCK_TIMEOUT", 0.01)
     with pytest.raises(TimeoutError):
         lock_gpus(rig.folder, locked)
     rig.fabric.rest()
@@ -132,7 +132,7 @@ def test_one_at_a_time_the_first_asked_for_is_the_first_tested(rig, monkeypatch)
 def test_a_sweep_that_got_no_gpus_can_be_made_later(rig, monkeypatch):
     """A time limit may end the wait for a server's GPUs; the next test of the same pair begins anew."""
     with monkeypatch.context() as short, lock_gpus(rig.folder, [rig.seats[3].uuid]):
-        short.setattr(fixtures.machine.gpu_locks, "LOCK_TIMEOUT", 0.01)
+        short.setattr(fixtures.machine.leases, "LOCK_TIMEOUT", 0.01)
         with pytest.raises(TimeoutError):
             rig.begin((0, 1))
     rig.begin((0, 1))

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import fixtures.collective.nursery
-from fixtures.api_server.proctable import marked_pids
 from fixtures.collective.nursery import Nursery, Worker
+from fixtures.processes.proctable import marked_pids
 from tests.unit.collective.conftest import LONG, PATIENCE, lives, until
 
 SHM = Path("/dev/shm")

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from fixtures.api_server.proctable import stat_fields
 from fixtures.collective.peer_access import METHODS, REHEARSED_SIZES
+from fixtures.processes.proctable import stat_fields
 from tests.unit.collective.conftest import LONG, PATIENCE, lives, until
 
 LMDEPLOY = "lmdeploy's cuda-ipc communicator"

@@ -10,7 +10,7 @@ from fixtures.collective.transport import (
     limit_of,
     transport_of,
 )
-from fixtures.machine.model import Gpu, Machine
+from fixtures.machine.machine import Gpu, Machine
 
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
 

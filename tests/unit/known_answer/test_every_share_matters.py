@@ -10,7 +10,7 @@ from itertools import combinations, permutations
 import pytest
 
 from fixtures.known_answer.lockstep import Lockstep
-from fixtures.known_answer.model import ModelSpec, answer_token_ids, folder_of
+from fixtures.known_answer.model_cache import ModelSpec, answer_token_ids, folder_of
 from fixtures.known_answer.share_faults import Copied, Lost, Stale, Twice, Unheard
 from fixtures.known_answer.weights import load_weights
 

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from fixtures.errors import BadInput
 from fixtures.known_answer.forward import Alone, Shard
 from fixtures.known_answer.lockstep import Lockstep, exact
-from fixtures.known_answer.model import ModelSpec, answer_token_ids, folder_of
+from fixtures.known_answer.model_cache import ModelSpec, answer_token_ids, folder_of
 from fixtures.known_answer.weights import load_weights
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.known_answer.model import ModelSpec, answer_text, answer_token_ids, folder_of
+from fixtures.known_answer.model_cache import ModelSpec, answer_text, answer_token_ids, folder_of
 
 MESSAGES = [
     {"role": "system", "content": "You are a helpful assistant."},

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 import fixtures.preflight.of_run as of_run
+from fixtures.machine.facts import SharedMemory
 from fixtures.matrix import Cell, Configuration
-from fixtures.preflight.facts import SharedMemory
+from fixtures.nccl.segments import SEGMENT, bytes_needed
 from fixtures.preflight.of_run import ranks_of, shm_problem
-from fixtures.preflight.shm import SEGMENT, bytes_needed
 from fixtures.rehearsal.nodes import NODES
 
 

@@ -24,11 +24,11 @@ SCHEMA = json.loads((Path(fixtures.report.__file__).parent / "schema.json").read
 OPTIONS = """
 from pathlib import Path
 import pytest
-from fixtures.machine.model import Gpu, Machine
+from fixtures.machine.machine import Gpu, Machine
 from fixtures.matrix import Cell, Configuration
 from fixtures.report.contract import RUN_KEY, RunFacts, note
 
-pytest_plugins = ["fixtures.report.plugin"]
+pytest_plugins = ["fixtures.session.report_plugin"]
 
 def gpu(index):
     return Gpu(index, f"GPU-{index}", "Tesla T4", f"00000000:0{index}:00.0", 15360)
