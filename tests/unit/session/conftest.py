@@ -25,6 +25,7 @@ from fixtures.rehearsal.nodes import load_node
 from fixtures.run import Run
 from fixtures.session.resolve import resolve
 from tests.conftest import OUTER, THREADS
+from tests.unit.preflight.conftest import this_run  # noqa: F401  a fixture
 from tests.unit.sigint import heed_sigint
 
 ROOT = Path(__file__).parents[3]
