@@ -82,6 +82,14 @@ class Rehearsal:
             if name == f"test_{check}[{configuration}]"
         )
 
+    def shown_to(self, configuration: str, line: str) -> list[int]:
+        """Indices of the GPUs that a command line shows this configuration's server: those of its entry, in order."""
+        indices = {gpu["uuid"]: gpu["index"] for gpu in self.report["machine"]["gpus"]}
+        [uuids] = re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", line)
+        shown = [int(indices[uuid]) for uuid in uuids.split(",")]
+        assert self.configuration(configuration)["gpus"] == shown
+        return shown
+
     @staticmethod
     def by_hand(told: str) -> str:
         """The command line, under "repeat it by hand", of what is told of one test."""

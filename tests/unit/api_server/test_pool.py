@@ -18,9 +18,11 @@ from fixtures.api_server.command import ServerCommand
 from fixtures.api_server.death import ServerDied, ServerHung
 from fixtures.api_server.pool import NoServer, ServerPool, StopFailed, WrongBackend
 from fixtures.api_server.server import Server
+from fixtures.machine.visible import choose
 from fixtures.matrix import Configuration
 from fixtures.processes.proctable import stat_fields
 from fixtures.processes.tree import Member
+from fixtures.rehearsal.ledger import Ledger
 from fixtures.rehearsal.nodes import load_node
 from fixtures.run import Run, ServerSettings
 from tests.unit.api_server.conftest import answering
@@ -185,6 +187,19 @@ def test_two_pools_never_share_a_gpu(make_pool: Callable[[], ServerPool]) -> Non
     assert obtained.wait(LONG)
     thread.join()
     assert problems == []
+
+
+@pytest.mark.parametrize("gpus", ["0,1,2,3", "3,2,1", "2,1"])
+def test_memory_is_that_of_the_configurations_gpus(
+    pool: ServerPool, monkeypatch: pytest.MonkeyPatch, gpus: str
+) -> None:
+    """In whatever order the run and the configuration name them."""
+    node = pool.run.machine
+    monkeypatch.setattr(pool, "run", replace(pool.run, machine=choose(node, gpus)))
+    ledger = Ledger(pool.shared_folder / "ledger")
+    for gpu in node.gpus:
+        ledger.take(gpu.uuid, 100 + gpu.index)
+    assert pool.gpu_memory_mib(replace(ONE, tp=2, gpus=(2, 1))) == {node.gpus[1].uuid: 101, node.gpus[2].uuid: 102}
 
 
 def test_a_start_that_fails_early_leaves_the_gpus_to_others(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,6 +32,14 @@ LINES = {
     "--rehearse --gpus=9": "--gpus=9: '9' is none of this run's GPUs (0, 1, 2, 3; or one's UUID)",
     "--rehearse --gpus=0,0": "GPU 0 is named twice",
     "--rehearse --gpus=": "--gpus=: '' is none",
+    # A fault on GPUs that the run doesn't use could never show.
+    "--rehearse --node=a100x8 --gpus=5,6,7 --fault=lying-peer-access": (
+        "--fault=lying-peer-access: [[fabric]] 1: node a100x8 with --gpus=5,6,7 has no GPU1"
+    ),
+    "--rehearse --gpus=1,0 --fault=broken-fabric": "[[fabric]] 1: node t4x4 with --gpus=1,0 has no GPU2",
+    "--rehearse --gpus=3,1 --fault=group-hang": "node t4x4 with --gpus=3,1 has no 3 GPUs for ranks_min",
+    "--rehearse --node=h200x1 --fault=pair-hang": "--fault=pair-hang: [[fabric]] 1: node h200x1 has no GPU1",
+    "--rehearse --gpus=9 --fault=pair-hang": "--gpus=9: '9' is none of this run's GPUs",
     "--rehearse --architecture=opt": "opt",
     "--rehearse --tp=3": "--tp=3: '3' is not a power of two",
     "--rehearse --tp=0": "'0' is not a power of two",

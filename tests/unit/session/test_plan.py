@@ -81,6 +81,19 @@ def test_plan_with_the_seeds_own_gpus(inner):
     assert table(text) == {"pytorch-tp2-fp16-nccl-p2p_on": "0,1", "pytorch-tp2-fp16-nccl-p2p_off": "0,1"}
 
 
+def test_plan_with_gpus_in_an_order_of_ones_own(inner):
+    """One GPU is the first one; two are the best linked of those given, in the order given; servers see them so."""
+    uuids = {gpu.index: gpu.uuid for gpu in load_node("t4x4").gpus}
+    _, text, _ = inner("--plan", "--rehearse", "--gpus=3,2,1", "--backend=pytorch", "--p2p=p2p_on")
+    assert table(text) == {"pytorch-tp1-fp16": "3", "pytorch-tp2-fp16-nccl-p2p_on": "2,1"}
+    for name, indices in {"pytorch-tp1-fp16": [3], "pytorch-tp2-fp16-nccl-p2p_on": [2, 1]}.items():
+        assert f"CUDA_VISIBLE_DEVICES={','.join(uuids[index] for index in indices)}" in commands(text)[name]
+    words = " ".join(text.split())
+    assert "3 pairs (2 SYS, 1 PHB)" in words
+    assert "2 groups (GPU3+2+1, GPU2+1)" in words
+    assert "6 ordered pairs x peer_write, cuda_ipc waived without peer access: 8" in words
+
+
 def test_plan_shows_what_the_server_gets(inner):
     """Port, host, more arguments and fault are in the command line."""
     arguments = ["--server-port=4321", "--server-host=0.0.0.0", "--server-args=--log-level INFO"]

@@ -20,13 +20,26 @@ shm_free_mib = 3
 memlock_kib = 64
 rdma = ["mlx5_0"]
 libnccl = ["/a/libnccl.so.2", "/b/libnccl.so.2"]
-acs = [0, 1]
+acs = [0, 1, 2]
 iommu = "DMA"
-xid = ["NVRM: Xid (PCI:0000:02:00): 45, Ch 1", "NVRM: Xid (PCI:0000:02:00): 79, GPU has fallen off the bus."]
-busy_mib = [0, 9000]
+xid = [
+    "NVRM: Xid (PCI:0000:3B:00): 79, GPU has fallen off the bus.",
+    "NVRM: Xid (PCI:0000:5F:00): 45, Ch 1",
+    "NVRM: Xid (PCI:0000:5F:00): 79, GPU has fallen off the bus.",
+]
+busy_mib = [8000, 9000, 0]
 persistence = false
 container = "docker"
 """
+#: Of that host's GPUs, in the order of --gpus=2,1: GPU0 has the same faults, and nobody asked for it.
+NAMED = {
+    "acs": "ACS is on between GPU2-GPU1: bridges 0000:02:01.0 (SrcValid+ ReqRedir+ CmpltRedir+ UpstreamFwd+), "
+    "0000:01:01.0 (SrcValid+ ReqRedir+ CmpltRedir+ UpstreamFwd+)",
+    "iommu": "the IOMMU translates for GPU2, GPU1 (group type DMA)",
+    "xid": "Xid 79 on 0000:5f:00 (GPU2): GPU has fallen off the bus (first by cause, and 2 more; the rehearsed log)",
+    "busy": "in use already: GPU1 9000 MiB by rehearsed (pid 4711)",
+    "persistence": "persistence mode is off: GPU2, GPU1",
+}
 LEVELS = {
     "shm": "failure",
     "memlock": "warning",
@@ -48,9 +61,10 @@ LEVELS = {
 @beside(Project)
 def test_a_bad_host(project):
     """Failures fail with a line each for what, consequence and remedy; warnings and infos pass and are told."""
-    text = (NODES / "rtx4090x2.toml").read_text()
+    text = (NODES / "t4x4.toml").read_text()
     (project.folder / "bad.toml").write_text(text + BAD_HOST)
-    code, output = project.run("--rehearse", "--node=./bad.toml", "-m", "multigpu", "tests/multigpu/test_preflight.py")
+    options = ("--rehearse", "--node=./bad.toml", "--gpus=2,1", "-m", "multigpu")
+    code, output = project.run(*options, "tests/multigpu/test_preflight.py")
     assert code == 1, output
     failed, passed = [name for name, level in LEVELS.items() if level == "failure"], len(LEVELS) - 2
     assert f"2 failed, {passed} passed" in output
@@ -65,6 +79,7 @@ def test_a_bad_host(project):
     report = json.loads(project.report_json.read_text())
     assert {test["outcome"] for test in report["tests"]} == {"passed", "failed"}
     assert {finding["check"]: finding["level"] for finding in report["preflight"]} == LEVELS
+    assert {f["check"]: f["words"] for f in report["preflight"] if f["check"] in NAMED} == NAMED
     assert not project.processes()
 
 

@@ -61,11 +61,12 @@ def test_last_failed(project):
 @beside(Project)
 def test_a_failed_pair_can_be_repeated(project):
     """By the line that its report ends with, which has the run's options; --junitxml has that and the evidence."""
-    command = ["--rehearse", "--fault", "pair-wrong-zeros", "--pair-timeout=20", "-n", "1", "--junitxml=junit.xml"]
-    code, output = project.run(*command, "-k", "GPU1 and GPU2 and p2p_on", "tests/multigpu/test_pairs.py")
+    options = ["--rehearse", "--gpus=3,2,1", "--fault", "pair-wrong-zeros", "--pair-timeout=20"]
+    selected = ["-k", "GPU1 and GPU2 and p2p_on", "tests/multigpu/test_pairs.py"]
+    code, output = project.run(*options, "-n", "1", "--junitxml=junit.xml", *selected)
     assert code == 1, output
-    nodeid = "tests/multigpu/test_pairs.py::test_all_reduce[GPU1-GPU2-PHB-p2p_on]"
-    again = ["--rehearse", "--fault", "pair-wrong-zeros", "--pair-timeout=20", nodeid]
+    nodeid = "tests/multigpu/test_pairs.py::test_all_reduce[GPU2-GPU1-PHB-p2p_on]"
+    again = [*options, nodeid]
     assert f"\npytest {shlex.join(again)}\n" in output
     text = (project.folder / "junit.xml").read_text()
     assert f"pytest {shlex.join(again)}" in html.unescape(text)
