@@ -14,6 +14,7 @@ from fixtures.api_server.client import Client
 from fixtures.api_server.command import ServerCommand
 from fixtures.api_server.ready import wait_until_ready
 from fixtures.api_server.server import Server
+from fixtures.machine.here import Here
 from fixtures.matrix import Configuration
 from fixtures.processes.loop import LoopThread
 from fixtures.processes.ports import free_ports
@@ -38,7 +39,7 @@ def launching(folder_of_all: Path) -> Iterator[Launch]:
         folder = folder_of_all / f"server{len(launched)}"
         folder.mkdir()
         configuration = Configuration("turbomind", "nccl" if tp > 1 else None, tp, "fp16", gpus=tuple(range(tp)))
-        launched.append(Server(configuration, ServerCommand(members, ENVIRONMENT), "127.0.0.1", port, folder))
+        launched.append(Server(Here(), configuration, ServerCommand(members, ENVIRONMENT), "127.0.0.1", port, folder))
         return launched[-1]
 
     yield launch_server

@@ -19,7 +19,7 @@ from fixtures.processes.log import Line, LogBook
 from fixtures.processes.ports import free_ports
 from fixtures.processes.proctable import stat_fields
 from fixtures.processes.tree import Member
-from fixtures.run import rehearsal_environment
+from fixtures.rehearsal.site import RehearsedNode
 from tests.unit.api_server.conftest import Launch
 from tests.unit.processes.conftest import LONG, line_with, member, until
 
@@ -147,7 +147,7 @@ def test_the_stand_ins_healthy_log_has_no_useful_line(launch: Launch, tmp_path: 
     node.write_text(Path(ROOT, "fixtures/rehearsal/nodes/t4x4.toml").read_text().replace('"0.18.0"', f'"{version}"'))
     port, folder = free_ports("127.0.0.1", 1)[0], folder_of(ModelSpec("llama", "fp16", 40, "small"))
     argv = (sys.executable, "-m", "lmdeploy", "serve", "api_server", str(folder), "--server-port", str(port))
-    environment = {**os.environ, **rehearsal_environment(str(node), None)}
+    environment = RehearsedNode(node=str(node)).environment(os.environ)
     server = launch(Member((*argv, "--server-name", "127.0.0.1"), environment), port=port)
     wait_until_ready(server, LONG, lambda: 0)
     line_with(server.process, "Uvicorn running")

@@ -15,6 +15,7 @@ from fixtures.collective.cases import (
     why_not_selected,
 )
 from fixtures.collective.outcome import Outcome
+from fixtures.machine.here import Here
 from fixtures.machine.machine import Machine
 from fixtures.matrix import Cell, Configuration
 from fixtures.rehearsal.nodes import load_node
@@ -24,7 +25,7 @@ from fixtures.run import Run, ServerSettings
 def run_on(machine: Machine | str, *configurations: Configuration, **more) -> Run:
     machine = load_node(machine) if isinstance(machine, str) else machine
     cells = tuple(Cell(configuration, None) for configuration in configurations)
-    return Run(machine, cells, None, ServerSettings(), Path("/nowhere"), **more)
+    return Run(Here(), machine, cells, None, ServerSettings(), Path("/nowhere"), **more)
 
 
 def tp(size: int, *gpus: int, shared: bool = False) -> Configuration:
@@ -98,7 +99,7 @@ MIG = dataclasses.replace(T4X4, gpus=(T4X4.gpus[0], dataclasses.replace(T4X4.gpu
         (run_on(NO_GPU), "no GPU to use: no NVIDIA driver; try --rehearse"),
         (run_on("h200x1", node="h200x1"), "pairs and groups need 2 GPUs, this machine has 1"),
         (
-            run_on(dataclasses.replace(load_node("h200x1"), rehearsed=False)),
+            run_on(load_node("h200x1")),
             "pairs and groups need 2 GPUs, this machine has 1; try --oversubscribe",
         ),
         (run_on("h200x1", oversubscribed=True), None),

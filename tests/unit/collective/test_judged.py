@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import pytest
 
 import fixtures.collective.exchange
-import fixtures.collective.fabric
 from fixtures.collective.outcome import STATUSES, Outcome
 from fixtures.report.contract import note_of
 from fixtures.session.fabric_plugin import EVIDENCE, FabricFailure, FabricOfTest
@@ -70,7 +69,7 @@ class OverP2P(fixtures.collective.exchange.Conductor):
 def test_an_off_arm_that_used_p2p_is_no_pass(rig, monkeypatch):
     """Its data was right, but it is no control."""
     assert rig.pair(0, 2, arm="p2p_off").status == "pass"
-    monkeypatch.setattr(fixtures.collective.fabric, "Conductor", OverP2P)
+    monkeypatch.setattr(rig.fabric, "conductor", OverP2P)
     outcome = rig.pair(0, 2, arm="p2p_off")
     assert (outcome.status, outcome.transport, outcome.used_p2p) == ("inconclusive", "P2P/CUMEM", True)
     assert outcome.words.startswith("NCCL used P2P/CUMEM in the arm without P2P, so it is no control; the data was ex")

@@ -93,9 +93,9 @@ def test_a_worker_that_stops_or_dies(rig, method, call, gpu, doing, number):
     before = alive(rig)
     rig.break_at(driver={call: {"device": gpu, "signal": number}})
     if number == "SIGSTOP":
-        rig.fabric._timeout = PATIENCE
+        rig.fabric.pair_timeout = PATIENCE
     outcome = check(rig, 0, 1, method)
-    rig.fabric._timeout = LONG
+    rig.fabric.pair_timeout = LONG
     where = f"GPU{gpu} (pid {before[f'GPU{gpu}']})"
     if number == "SIGSTOP":
         assert outcome.status == "hung"
@@ -225,7 +225,7 @@ def test_an_idle_workers_death_is_told(rig):
 def test_a_check_that_was_given_up_hangs_no_other(rig):
     """A test's time limit may be shorter than the check's: the hung worker is replaced all the same."""
     assert check(rig, 1, 0).status == "pass"
-    rig.fabric._timeout = 5  # for the second check's sake, if it should hang
+    rig.fabric.pair_timeout = 5  # for the second check's sake, if it should hang
     rig.break_at(driver={"store": {"device": 1, "signal": "SIGSTOP"}})
     given_up = rig.fabric._running().submit(rig.fabric._peer(rig.seats[1], rig.seats[0], "peer_write"))
     until(lambda: [stat_fields(pid)[0] for pid in alive(rig).values()] == ["T"], "the worker stops itself")

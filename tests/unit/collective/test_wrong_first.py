@@ -67,7 +67,7 @@ def test_wrong_data_that_there_is_no_memory_to_explain(monkeypatch, error):
 def test_a_small_shm_excuses_no_p2p(make_rig):
     """What NCCL's log shows to go over P2P needs none of it."""
     rig = make_rig()
-    rig.fabric._ask_shm = lambda: "/dev/shm has 0 MB free"
+    rig.fabric.shm_problem = lambda: "/dev/shm has 0 MB free"
     rig.break_at(rank=1, call=1, error="unhandled system error")
     assert rig.pair(1, 2, arm="p2p_forced").status == "crashed"
     assert rig.pair(1, 2, arm="p2p_off").status == "inconclusive"
@@ -80,7 +80,7 @@ def test_a_dead_worker_is_told_of_its_own_gpu_alone(rig):
     worker = next(worker for worker in rig.workers().values() if "GPU0" in worker.name)
     os.kill(worker.pid, signal.SIGKILL)
     until(worker.ended.done, "its end is known")
-    rig.fabric._results.clear()
+    rig.fabric.results.clear()
     rig.begin((0, 1), (2, 3))
     assert "fresh workers, for before it GPU0's idle worker" in rig.outcome(0, 1).words
     assert "fresh" not in rig.outcome(2, 3).words

@@ -12,6 +12,7 @@ from fixtures.machine.facts import Bridge, FabricState, Facts, KernelLog, PciPat
 from fixtures.machine.libraries import mapped_libnccl
 from fixtures.preflight.rules import CHECKS
 from fixtures.preflight.rules_host import finding_for_mapped
+from fixtures.processes.proctable import mapped_files
 from fixtures.rehearsal.nodes import load_node
 from tests.unit.machine.trees import FREE_GPU, healthy, log_of
 
@@ -257,7 +258,7 @@ def test_what_a_process_has_mapped(tmp_path):
     ):
         one.stdout.readline(), two.stdout.readline()
         gone = 2**22 + 1  # beyond the largest pid
-        assert len(mapped_libnccl([one.pid, gone])) == 1
-        assert mapped_libnccl([two.pid, one.pid]) == tuple(files[:2])
+        assert len(mapped_libnccl(mapped_files([one.pid, gone])[0].values())) == 1
+        assert mapped_libnccl(mapped_files([two.pid, one.pid])[0].values()) == tuple(files[:2])
         one.stdin.close(), two.stdin.close()
-    assert mapped_libnccl([gone]) == ()
+    assert mapped_libnccl(mapped_files([gone])[0].values()) == ()

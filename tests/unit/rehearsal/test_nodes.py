@@ -21,7 +21,6 @@ def test_packaged_nodes_are_complete(name):
     node = load_node(name)
     assert node.name == name
     assert len(node.gpus) == int(name.rpartition("x")[2])
-    assert node.rehearsed
     assert node.lmdeploy == "0.18.0"
     assert all((node.driver, node.cuda, node.nccl))
     assert all(re.fullmatch(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", gpu.uuid) for gpu in node.gpus)

@@ -22,7 +22,7 @@ def process(monkeypatch, tmp_path):
     """Makes this process one of a rehearsal on a node, which sees these GPUs (none given: all)."""
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "REHEARSAL_FAULT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("REHEARSAL_MEETINGS", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
 
     def become(node, *indices, fault=None):
         monkeypatch.setenv("REHEARSAL_NODE", node.name)

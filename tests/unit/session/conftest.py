@@ -12,13 +12,12 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-import fixtures.session.resolve
+import fixtures.machine.here
 from fixtures.machine.machine import Machine
 from fixtures.processes.proctable import MARKER
 from fixtures.rehearsal.nodes import load_node
@@ -201,7 +200,7 @@ def this_machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[Machine], None]:
     """Makes a machine this one, as if NVML had told so; and no lmdeploy is asked for flags it may not have."""
 
     def become(machine: Machine) -> None:
-        monkeypatch.setattr(fixtures.session.resolve, "read_machine", lambda: replace(machine, rehearsed=False))
+        monkeypatch.setattr(fixtures.machine.here, "read_machine", lambda: machine)
 
     return become
 

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 import fixtures.session.preflight_plugin as plugin
+from fixtures.processes.proctable import mapped_files
 from fixtures.report.contract import note_of
 from fixtures.session.server_plugin import SERVER
 
@@ -15,7 +16,9 @@ from fixtures.session.server_plugin import SERVER
 def server():
     """One whose only process is this one."""
     return SimpleNamespace(
-        usable=True, configuration=SimpleNamespace(id="c"), process=SimpleNamespace(living=lambda: [os.getpid()])
+        usable=True,
+        configuration=SimpleNamespace(id="c"),
+        process=SimpleNamespace(mapped=lambda: mapped_files([os.getpid()])),
     )
 
 

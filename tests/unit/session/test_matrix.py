@@ -91,7 +91,7 @@ PYTORCH = {"backends": ("pytorch",), "p2p": ("p2p_on",)}
 def test_too_few_gpus():
     """On a real machine the reason names the way out; in a rehearsal another node is none of its business."""
     one = load_node("h200x1")
-    assert placed(replace(one, rehearsed=False), **PYTORCH) == {
+    assert placed(one, **PYTORCH) == {
         "pytorch-tp1-fp16": (0,),
         "pytorch-tp2-fp16-nccl-p2p_on": "needs 2 GPUs, this machine has 1; try --oversubscribe",
     }
@@ -100,7 +100,7 @@ def test_too_few_gpus():
 
 def test_no_gpus():
     """Every cell says why there is none, tp 1 too."""
-    nothing = replace(load_node("h200x1").keeping([]), rehearsed=False, why_no_gpus="no NVIDIA driver")
+    nothing = replace(load_node("h200x1").keeping([]), why_no_gpus="no NVIDIA driver")
     assert set(placed(nothing).values()) == {"no GPU to use: no NVIDIA driver; try --rehearse"}
     assert set(placed(nothing, oversubscribe=True)) == set(DEFAULT)
 

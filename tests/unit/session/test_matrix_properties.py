@@ -38,7 +38,7 @@ def machines(draw):
     places = draw(st.lists(st.integers(0, len(node.gpus) - 1), unique=True))
     kept = node.keeping(places)
     gpus = tuple(replace(gpu, mig=draw(st.booleans())) for gpu in kept.gpus)
-    return replace(kept, gpus=gpus, rehearsed=draw(st.booleans()))
+    return replace(kept, gpus=gpus)
 
 
 @given(selection=SELECTIONS, machine=machines(), oversubscribe=st.booleans())

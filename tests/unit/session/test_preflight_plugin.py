@@ -88,7 +88,6 @@ def test_the_nodes_are_healthy(node):
     """By default a rehearsal's host has nothing to warn of."""
     machine = load_node(node)
     facts = load_facts(node, len(machine.gpus))
-    assert facts.rehearsed
     found = {check: rule(facts, machine).level for check, rule in CHECKS.items()}
     assert {check for check, level in found.items() if level not in ("ok", "info")} == set()
 
