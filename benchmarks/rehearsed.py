@@ -17,7 +17,7 @@ from benchmarks.stopwatch import MOMENTS, REPEATS
 from fixtures.known_answer.layout import ModelSpec
 from fixtures.known_answer.model_cache import folder_of
 from fixtures.rehearsal.faults import FOLDER as FAULTS
-from fixtures.rehearsal.site import ANSWER_TOKENS, ROOT
+from fixtures.rehearsal.site import ANSWER_TOKENS, ROOT, RehearsedNode
 
 #: What others do: look every half second.
 POLL_S = 0.5

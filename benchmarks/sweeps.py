@@ -97,7 +97,7 @@ class Sweeps:
         first = [seat.index for seat in self.pairs[0]]
 
         class Noting(Conductor):
-            async def run(conductor, communicators: int = 1) -> Exchange:  # noqa: N805
+            async def run(conductor, communicators: int = 1) -> Exchange:
                 if next(trials) == 0:
                     self.starts.append(time.perf_counter() - begun)
                 if hang and conductor.gpus == first:

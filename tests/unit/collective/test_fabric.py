@@ -38,7 +38,7 @@ def test_a_sweep_has_one_worker_a_seat_and_arm(rig, watched):
 
 @pytest.mark.parametrize("serial", [False, True])
 def test_pairs_are_tested_side_by_side_or_one_at_a_time(rig, watched, monkeypatch, serial):
-    monkeypatch.setattr(rig.fabric, "_serial", serial)
+    monkeypatch.setattr(rig.fabric, "serial", serial)
     rig.break_at(rank=0, call=1, sleep=0.2)
     rig.begin((0, 1), (2, 3))
     assert {rig.outcome(0, 1).status, rig.outcome(2, 3).status} == {"pass"}

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from fixtures.collective.peer_access import METHODS, REHEARSED_SIZES
+from fixtures.collective.peer_access import METHODS
+from fixtures.collective.steps import LIGHT_PEER_SIZES
 from fixtures.processes.proctable import stat_fields
 from tests.unit.collective.conftest import LONG, PATIENCE, lives, until
 
@@ -35,7 +36,7 @@ def test_each_direction_by_each_method(rig):
         outcome = check(rig, writer, owner, method)
         how = {"peer_write": "one process", "cuda_ipc": "two processes, CUDA IPC"}[method]
         assert (outcome.status, outcome.words) == ("pass", f"GPU{owner} reads what GPU{writer} stored ({how})")
-        assert outcome.sizes == REHEARSED_SIZES
+        assert outcome.sizes == LIGHT_PEER_SIZES
         assert outcome.sizes[0] == 8 < outcome.sizes[1]
         assert len(alive(rig)) == (1 if (writer, method) == (0, "peer_write") else 2)
         assert not held(rig)
@@ -62,7 +63,7 @@ def test_what_arrives_wrong_is_told(rig, method):
         assert outcome.words.startswith(words)
         lmdeploy = LMDEPLOY in outcome.words
         assert ("would lose data between them" in outcome.words) == lmdeploy == (method == "peer_write")
-        assert [line.partition(" bytes")[0] for line in outcome.evidence] == [str(size) for size in REHEARSED_SIZES]
+        assert [line.partition(" bytes")[0] for line in outcome.evidence] == [str(size) for size in LIGHT_PEER_SIZES]
         assert outcome.culprits == ("GPU1", "GPU0")
         assert check(rig, 0, 1, method).status == "pass"
     assert before.items() <= alive(rig).items()
