@@ -95,7 +95,9 @@ def test_too_few_gpus():
         "pytorch-tp1-fp16": (0,),
         "pytorch-tp2-fp16-nccl-p2p_on": "needs 2 GPUs, this machine has 1; try --oversubscribe",
     }
-    assert placed(one, tp=(8,), **PYTORCH) == {"pytorch-tp8-fp16-nccl-p2p_on": "needs 8 GPUs, this machine has 1"}
+    assert placed(one, tp=(8,), **PYTORCH) == {
+        "pytorch-tp8-fp16-nccl-p2p_on": "needs 8 GPUs, this machine has 1; try --oversubscribe"
+    }
 
 
 def test_no_gpus():

@@ -152,7 +152,9 @@ FABRICS = {
         "thread_per_gpu: waived: one process can't have two NCCL ranks on one GPU",
         "12 ordered pairs, same GPU x",
     ),
-    ("--rehearse", "--node=h200x1"): ("fabric skipped: pairs and groups need 2 GPUs, this machine has 1",),
+    ("--rehearse", "--node=h200x1"): (
+        "fabric skipped: pairs and groups need 2 GPUs, this machine has 1; try --oversubscribe",
+    ),
     ("--rehearse", "--node=h200x1", "--oversubscribe", "--p2p=p2p_forced"): (
         "pairs skipped: P2P can't be forced between ranks on one GPU",
         "groups skipped: P2P can't be forced between ranks on one GPU",

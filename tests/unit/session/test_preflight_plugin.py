@@ -27,7 +27,7 @@ xid = [
     "NVRM: Xid (PCI:0000:5F:00): 45, Ch 1",
     "NVRM: Xid (PCI:0000:5F:00): 79, GPU has fallen off the bus.",
 ]
-busy_mib = [8000, 9000, 0]
+busy_mib = [8000, 0, 9000]
 persistence = false
 container = "docker"
 """
@@ -37,7 +37,7 @@ NAMED = {
     "0000:01:01.0 (SrcValid+ ReqRedir+ CmpltRedir+ UpstreamFwd+)",
     "iommu": "the IOMMU translates for GPU2, GPU1 (group type DMA)",
     "xid": "Xid 79 on 0000:5f:00 (GPU2): GPU has fallen off the bus (first by cause, and 2 more; the rehearsed log)",
-    "busy": "in use already: GPU1 9000 MiB by rehearsed (pid 4711)",
+    "busy": "in use already: GPU2 9000 MiB by rehearsed (pid 4711)",
     "persistence": "persistence mode is off: GPU2, GPU1",
 }
 LEVELS = {
