@@ -89,7 +89,7 @@ PYTORCH = {"backends": ("pytorch",), "p2p": ("p2p_on",)}
 
 
 def test_too_few_gpus():
-    """On a real machine the reason names the way out; in a rehearsal another node is none of its business."""
+    """The reason names the way out."""
     one = load_node("h200x1")
     assert placed(one, **PYTORCH) == {
         "pytorch-tp1-fp16": (0,),
@@ -144,8 +144,8 @@ def test_what_lmdeploy_lacks_is_a_reason(t4x4):
     cells = plan(selection, t4x4, oversubscribe=False, group_of=best_group, missing=missing)
     assert {cell.configuration.id: cell.skip_reason for cell in cells} == {
         "turbomind-tp2-fp16-nccl-p2p_on": None,
-        "turbomind-tp8-fp16-nccl-p2p_on": "needs 8 GPUs, this machine has 4",
+        "turbomind-tp8-fp16-nccl-p2p_on": "needs 8 GPUs, this machine has 4; try --oversubscribe",
         "turbomind-tp2-fp16-cuda_ipc": "lmdeploy 0.5.0 has no --communicator",
-        "turbomind-tp8-fp16-cuda_ipc": "needs 8 GPUs, this machine has 4",
+        "turbomind-tp8-fp16-cuda_ipc": "needs 8 GPUs, this machine has 4; try --oversubscribe",
     }
     assert asked == ["turbomind-tp2-fp16-nccl-p2p_on", "turbomind-tp2-fp16-cuda_ipc"]
