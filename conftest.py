@@ -1,12 +1,12 @@
 """Lists the plugins; everything else lives in fixtures/."""
 
 pytest_plugins = [
-    "fixtures.options",
-    "fixtures.plugin",
-    "fixtures.api_server.plugin",
-    "fixtures.known_answer.plugin",
-    "fixtures.collective.plugin",
-    "fixtures.collective.joint",
-    "fixtures.preflight.plugin",
-    "fixtures.report.plugin",
+    "fixtures.session.options",
+    "fixtures.session.run_plugin",
+    "fixtures.session.server_plugin",
+    "fixtures.session.assertion_plugin",
+    "fixtures.session.fabric_plugin",
+    "fixtures.verdict.second_look",
+    "fixtures.session.preflight_plugin",
+    "fixtures.session.report_plugin",
 ]

@@ -23,7 +23,7 @@ from benchmarks.rehearsed import POLL_S, await_ready, plain_server, run_suite
 from benchmarks.stopwatch import moments
 from benchmarks.table import table
 from fixtures.api_server.founding import FOUNDING_REQUEST
-from fixtures.api_server.ports import free_ports
+from fixtures.processes.ports import free_ports
 
 FAULT = "hang-first-request"
 GOAL_S = 0.1

@@ -24,7 +24,7 @@ from benchmarks.sent import noting_posts
 from benchmarks.stopwatch import moments
 from benchmarks.table import table
 from fixtures.api_server.founding import FOUNDING_REQUEST
-from fixtures.api_server.ports import port_is_free
+from fixtures.processes.ports import port_is_free
 
 GOAL_S = 0.05
 PROBER = Path(__file__).with_name("prober.py")

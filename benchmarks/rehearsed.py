@@ -15,9 +15,9 @@ import httpx
 
 from benchmarks.stopwatch import MOMENTS, REPEATS
 from fixtures.known_answer.layout import ModelSpec
-from fixtures.known_answer.model import folder_of
+from fixtures.known_answer.model_cache import folder_of
 from fixtures.rehearsal.faults import FOLDER as FAULTS
-from fixtures.run import REHEARSED_ANSWER_TOKENS, ROOT, rehearsal_environment
+from fixtures.rehearsal.site import ANSWER_TOKENS, ROOT, RehearsedNode
 
 #: What others do: look every half second.
 POLL_S = 0.5
@@ -44,15 +44,15 @@ def run_suite(scene: str, folder: Path, repeats: int, *options: str) -> tuple[Pa
 @contextmanager
 def plain_server(folder: Path, port: int, fault: str | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """The same stand-in server on two GPUs, started as a harness without this suite would."""
-    model = folder_of(ModelSpec("llama", "fp16", REHEARSED_ANSWER_TOKENS, "small"))
-    environment = rehearsal_environment("t4x4", str(FAULTS / f"{fault}.toml") if fault else None)
+    model = folder_of(ModelSpec("llama", "fp16", ANSWER_TOKENS, "small"))
+    node = RehearsedNode(folder, "t4x4", str(FAULTS / f"{fault}.toml") if fault else None)
     with open(folder / "plain.log", "ab") as log:
         process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "lmdeploy", "serve", "api_server", str(model), "--backend", "turbomind"),
                 *("--tp", "2", "--server-name", "127.0.0.1", "--server-port", str(port)),
             ],
-            env={**os.environ, **environment, "REHEARSAL_LEDGER": str(folder / "ledger"), "PYTHONUNBUFFERED": "1"},
+            env={**node.environment(os.environ), "PYTHONUNBUFFERED": "1"},
             stdout=log,
             stderr=subprocess.STDOUT,
         )

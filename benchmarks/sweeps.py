@@ -11,18 +11,20 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.latent import LATENCY_MS
-from fixtures.collective.arms import arm_environment
-from fixtures.collective.crew import Crew
+from fixtures.collective.exchange import Conductor, Exchange
 from fixtures.collective.fabric import Fabric, Pair
-from fixtures.collective.outcome import Outcome
-from fixtures.collective.seats import PROCESS_PER_GPU, Seat, seats_of
-from fixtures.collective.steps import Step, pair_steps
-from fixtures.rehearsal.nodes import NODES, load_node
-from fixtures.run import rehearsal_environment
+from fixtures.collective.seats import seats_of
+from fixtures.collective.steps import pair_steps, step_lists
+from fixtures.collective.worker_environment import worker_environment
+from fixtures.machine.site import CollectiveBackend
+from fixtures.rehearsal.nodes import NODES
+from fixtures.rehearsal.site import RehearsedNode
+from fixtures.run import FabricSettings, Run, ServerSettings
 
 ARMS = ("p2p_on", "p2p_off")
 #: Of a sweep in which a pair is to hang: seconds without progress that end a trial.
@@ -55,16 +57,12 @@ class Sweeps:
 
     def __init__(self, gpus: int, folder: Path, latency_ms: float | None) -> None:
         self.folder = folder
-        node = node_of(gpus, folder)
-        self.machine = load_node(node)
+        self.site = _Links(folder, node_of(gpus, folder), latency_ms=latency_ms)
+        self.machine = self.site.machine()
         self.seats = seats_of(self.machine)
         self.pairs: list[Pair] = list(itertools.combinations(self.seats, 2))
-        self.outer = {**os.environ, **rehearsal_environment(node, None)}
-        self.communicator, self.steps = "fixtures.rehearsal.gloo", pair_steps()
-        if latency_ms is not None:
-            self.communicator, self.steps = "benchmarks.latent", pair_steps(light=True)
-            self.outer[LATENCY_MS] = str(latency_ms)
-        self.starts: list[float] = []  # s of each sweep until torch was imported
+        self.steps = pair_steps(light=latency_ms is not None)
+        self.starts: list[float] = []  # s of each sweep until its first trial: mostly the import of torch
 
     def sweep(self, arms: Sequence[str] = ARMS, *, serial: bool = False, hang: bool = False) -> float:
         """Seconds of a whole sweep as the plugin makes it, from no process at all to none.
@@ -73,7 +71,11 @@ class Sweeps:
         (SIGSTOP). Exits when the outcomes aren't what they must be.
         """
         begun = time.perf_counter()
-        fabric = _Fabric(self, serial=serial, hang=self.pairs[0] if hang else None)
+        settings = FabricSettings(pair_timeout=PAIR_TIMEOUT if hang else 30.0, serial_pairs=serial)
+        run = Run(self.site, self.machine, (), None, ServerSettings(), self.folder, self.folder, fabric=settings)
+        fabric = Fabric(
+            run, steps=replace(step_lists((), light=False), pair=self.steps), conductor=self._conductor(hang)
+        )
         try:
             found = []
             for arm in arms:
@@ -89,10 +91,28 @@ class Sweeps:
                 sys.exit(f"the sweep isn't what was to be measured: {outcome.status}, not {status}: {outcome.words}")
         return seconds
 
+    def _conductor(self, hang: bool) -> type[Conductor]:
+        """Notes when the first trial begins; with `hang` it stops a worker of the first pair on its way."""
+        begun, trials = time.perf_counter(), itertools.count()
+        first = [seat.index for seat in self.pairs[0]]
+
+        class Noting(Conductor):
+            async def run(conductor, communicators: int = 1) -> Exchange:
+                if next(trials) == 0:
+                    self.starts.append(time.perf_counter() - begun)
+                if hang and conductor.gpus == first:
+                    worker = conductor.trial.members[1].worker
+                    asyncio.get_running_loop().call_later(HANG_AFTER, os.kill, worker.pid, signal.SIGSTOP)
+                return await super().run(communicators)
+
+        return Noting
+
     def fresh(self, pair: Pair, arm: str) -> float:
         """Seconds of one pair in two interpreters that are started for it, side by side."""
         begun = time.perf_counter()
-        environment = arm_environment(self.outer, arm, gpu_uuids=[seat.uuid for seat in self.seats])
+        environment = worker_environment(
+            self.site.environment(os.environ), arm, gpu_uuids=[seat.uuid for seat in self.seats]
+        )
         job = {
             "gpus": [seat.index for seat in pair],
             "world_size": 2,
@@ -106,7 +126,7 @@ class Sweeps:
         return time.perf_counter() - begun
 
     def _start(self, rank: int, job: dict[str, object], environment: dict[str, str]) -> subprocess.Popen[str]:
-        order = {"communicator": self.communicator, "rank": rank, "job": job, "steps": self.steps}
+        order = {"communicator": self.site.collectives.communicator, "rank": rank, "job": job, "steps": self.steps}
         return subprocess.Popen(
             [sys.executable, "-m", "benchmarks.fresh_rank", json.dumps(order)],
             env={**environment, "NCCL_DEBUG_FILE": str(self.folder / f"fresh.{rank}.nccl")},
@@ -115,33 +135,17 @@ class Sweeps:
         )
 
 
-class _Fabric(Fabric):
-    """The suite's fabric over the benchmark's links, with one pair that hangs where it is asked for."""
+@dataclass(frozen=True)
+class _Links(RehearsedNode):
+    """A node whose links may have a latency (ms)."""
 
-    def __init__(self, sweeps: Sweeps, *, serial: bool, hang: Pair | None) -> None:
-        timeout = 30.0 if hang is None else PAIR_TIMEOUT
-        super().__init__(
-            sweeps.machine,
-            sweeps.seats,
-            sys.executable,
-            sweeps.outer,
-            sweeps.folder / "gpus",
-            pair_timeout=timeout,
-            serial=serial,
-        )
-        self._modules = (sweeps.communicator, self._modules[1])
-        self._pair_steps = sweeps.steps
-        self._hang, self._starts = hang, sweeps.starts
+    latency_ms: float | None = None
 
-    async def _crew_of(self, arm: str) -> Crew:
-        begun, first = time.perf_counter(), self._nursery is None
-        crew = await super()._crew_of(arm)
-        if first:
-            self._starts.append(time.perf_counter() - begun)
-        return crew
+    @property
+    def collectives(self) -> CollectiveBackend:
+        base = RehearsedNode.collectives
+        return base if self.latency_ms is None else replace(base, communicator="benchmarks.latent")
 
-    async def _pair(self, crew: Crew, a: Seat, b: Seat, steps: Sequence[Step]) -> Outcome:
-        if (a, b) == self._hang:
-            members = await crew.members((a, b), PROCESS_PER_GPU)
-            asyncio.get_running_loop().call_later(HANG_AFTER, os.kill, members[1].worker.pid, signal.SIGSTOP)
-        return await super()._pair(crew, a, b, steps)
+    def environment(self, outer: Mapping[str, str]) -> dict[str, str]:
+        own = {} if self.latency_ms is None else {LATENCY_MS: str(self.latency_ms)}
+        return super().environment(outer) | own

@@ -25,7 +25,7 @@ DEADLINE = 120.0
 DEFAULTS = ("--max-restarts=1", "--start-timeout=20", "--request-timeout=20", "--stop-timeout=20")
 #: For rehearsals that look at a server alone: the sweep of the fabric under one that failed imports torch. Rehearsals
 #: without this make it after a hang (where it is looked at), after a death, and beside a server that lives.
-NO_SWEEP = ("-p", "no:fixtures.collective.joint")
+NO_SWEEP = ("-p", "no:fixtures.verdict.second_look")
 #: What a rehearsal runs that names no file: the tests of servers.
 SERVERS = [f"tests/multigpu/test_{name}.py" for name in ("requests", "stop", "the_founding_case")]
 
@@ -81,6 +81,14 @@ class Rehearsal:
             for name, after in zip(parts[1::2], parts[2::2], strict=True)
             if name == f"test_{check}[{configuration}]"
         )
+
+    def shown_to(self, configuration: str, line: str) -> list[int]:
+        """Indices of the GPUs that a command line shows this configuration's server: those of its entry, in order."""
+        indices = {gpu["uuid"]: gpu["index"] for gpu in self.report["machine"]["gpus"]}
+        [uuids] = re.findall(r"CUDA_VISIBLE_DEVICES=(\S+)", line)
+        shown = [int(indices[uuid]) for uuid in uuids.split(",")]
+        assert self.configuration(configuration)["gpus"] == shown
+        return shown
 
     @staticmethod
     def by_hand(told: str) -> str:

@@ -15,10 +15,17 @@ PYTORCH_TP2 = "pytorch-tp2-fp16-nccl-p2p_on"
 NARROW = ("--communicator=nccl", "--p2p=p2p_on")
 
 abort_first_request = pytest.mark.rehearsal(
-    "--fault=abort-first-request", "--backend=turbomind", *NARROW, *NO_SWEEP, "-k=founding or canaries or survives"
+    "--fault=abort-first-request",
+    "--gpus=3,2,1",
+    "--backend=turbomind",
+    *NARROW,
+    *NO_SWEEP,
+    "-k=founding or canaries or survives",
 )
 crash_at_start = pytest.mark.rehearsal(
     "--fault=crash-at-start",
+    "--node=a100x8",
+    "--gpus=6,2,1",
     "--backend=turbomind",
     "--precision=fp16",
     *NARROW,
@@ -46,6 +53,7 @@ def test_abort_is_told_by_the_test_that_met_it(rehearsal):
     assert "Uvicorn running on" in told
     assert re.search(r"# lmdeploy 0\.18\.0, torch \S+, NCCL \S+, driver \S+, CUDA \S+", told)
     assert " serve api_server " in rehearsal.by_hand(told)
+    assert rehearsal.shown_to(FP16_TP2, rehearsal.by_hand(told)) == [2, 1]
     assert "SIGABRT (Aborted)" in rehearsal.reason("founding_request", FP16_TP2)
 
 
@@ -75,8 +83,8 @@ def test_restarts_end(rehearsal):
 def test_founding_case_has_both_in_one_report(rehearsal):
     """fp16 on two GPUs died, AWQ on one answered."""
     told = rehearsal.told("the_founding_case", FP16_TP2)
-    assert re.search(rf"{FP16_TP2} on GPU1,GPU2, ready in .*\n.*FAILED: .*killed by SIGABRT \(Aborted\)", told)
-    assert re.search(rf"{AWQ_TP1} on GPU0, ready in .*\n.*answered in \d", told)
+    assert re.search(rf"{FP16_TP2} on GPU2,GPU1, ready in .*\n.*FAILED: .*killed by SIGABRT \(Aborted\)", told)
+    assert re.search(rf"{AWQ_TP1} on GPU3, ready in .*\n.*answered in \d", told)
 
 
 @crash_at_start
@@ -93,25 +101,27 @@ def test_crash_at_start_is_told_with_its_last_words(rehearsal):
 def test_repeated_by_hand_it_happens_again(rehearsal):
     """The line under "repeat it by hand", pasted into a shell, gives the same crash."""
     line = rehearsal.by_hand(rehearsal.told("founding_request", FP16_TP2))
+    assert rehearsal.shown_to(FP16_TP2, line) == [6, 2]
     again = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=30)
     assert again.returncode == 1
     assert "nccl.cu:527 'unhandled cuda error" in again.stderr + again.stdout
 
 
 @pytest.mark.rehearsal(
-    "--fault=exit-zero", "--backend=turbomind", "--tp=1", "--precision=fp16", "--max-restarts=0", *NARROW
+    "--fault=exit-zero", "--gpus=2,0", "--backend=turbomind", "--tp=1", "--precision=fp16", "--max-restarts=0", *NARROW
 )
 def test_exit_with_code_0_is_a_death(rehearsal):
     """Any exit while serving is a failure; no restarts allowed: the very next test is an error."""
     told = rehearsal.told("founding_request", FP16_TP1)
     assert "exited with code 0 while serving 1 request; any exit while serving is a failure" in told
+    assert rehearsal.shown_to(FP16_TP1, rehearsal.by_hand(told)) == [2]
     outcomes = rehearsal.outcomes(FP16_TP1)
     assert outcomes.pop("founding_request") == "failed"
     assert set(outcomes.values()) == {"set-up"}
     assert rehearsal.configuration(FP16_TP1)["starts"] == 1
 
 
-@pytest.mark.rehearsal("--fault=tests/rehearsal/scenes/rank-aborts.toml", "--backend=pytorch", *NARROW)
+@pytest.mark.rehearsal("--fault=tests/rehearsal/scenes/rank-aborts.toml", "--gpus=2,0,1", "--backend=pytorch", *NARROW)
 def test_fault_of_the_users_own(rehearsal):
     """A rank that aborts at the third request: its test fails, by the server's exit and the rank's signal."""
     assert rehearsal.outcomes(PYTORCH_TP2)["founding_request"] == "passed"
@@ -120,6 +130,7 @@ def test_fault_of_the_users_own(rehearsal):
     assert re.search(rf"ServerDied: the server {PYTORCH_TP2} \(pid \d+\) .* while serving 1 request\n", told)
     assert re.search(r"in flight: POST /v1/chat/completions \(Are you alive\?, max_tokens 1\), for \d", told)
     assert re.search(r"rank: pid \d+ \(\S+\) killed by SIGABRT \(Aborted\)", told)
+    assert rehearsal.shown_to(PYTORCH_TP2, rehearsal.by_hand(told)) == [2, 1]
     assert set(rehearsal.outcomes("pytorch-tp1-fp16").values()) == {"passed"}
 
 

@@ -10,11 +10,11 @@ FP16_TP2 = "turbomind-tp2-fp16-nccl"
 BUS = {gpu.index: gpu.bus_id for gpu in load_node("a100x8").gpus}
 RESULTS = 236  # of a pair on both GPUs: sizes, types, in place or not, two iterations each; six runs measured
 
-# Six GPUs, so 15 pairs, each fault of a pair at another one; with P2P off what differs there.
+# Six GPUs in an order of their own, so 15 pairs, each fault of a pair at another one; with P2P off what differs there.
 a_fault_a_pair = pytest.mark.rehearsal(
     "--fault=tests/rehearsal/scenes/a-fault-a-pair.toml",
     "--node=a100x8",
-    "--gpus=0,1,2,3,4,5",
+    "--gpus=3,5,1,0,4,2",
     "--pair-timeout=4",
     "-k=p2p_on or p2p_forced or GPU3-GPU5 or GPU0-GPU2 or peer_access",
     "tests/multigpu/test_pairs.py",
@@ -22,13 +22,16 @@ a_fault_a_pair = pytest.mark.rehearsal(
 )
 group_hang = pytest.mark.rehearsal(
     "--fault=group-hang",
+    "--gpus=3,0,1,2",
     "--pair-timeout=3",
-    "-k=p2p_on and all_reduce",
+    "-k=p2p_on and all_reduce or peer_access",
     "tests/multigpu/test_pairs.py",
     "tests/multigpu/test_groups.py",
+    "tests/multigpu/test_peer_access.py",
 )
 broken_fabric = pytest.mark.rehearsal(
     "--fault=broken-fabric",
+    "--gpus=3,2,1",
     "--backend=turbomind",
     "--communicator=nccl",
     "--tp=2",
@@ -45,16 +48,16 @@ def test_no_other_pair_is_disturbed(rehearsal):
     """Not even the next ones of GPUs whose workers hung, died or were killed."""
     assert rehearsal.status == 1
     assert rehearsal.not_passed("pairs", "a", "b", "arm") == {
-        (0, 1, "p2p_on"): "wrong",
+        (1, 0, "p2p_on"): "wrong",
         (1, 2, "p2p_on"): "wrong",
-        (2, 3, "p2p_on"): "wrong",
+        (3, 2, "p2p_on"): "wrong",
         (3, 4, "p2p_on"): "wrong",
-        (4, 5, "p2p_on"): "wrong",
-        (0, 5, "p2p_on"): "hung",
+        (5, 4, "p2p_on"): "wrong",
+        (5, 0, "p2p_on"): "hung",
         (1, 4, "p2p_on"): "crashed",
         (0, 2, "p2p_on"): "wrong",
         (3, 5, "p2p_off"): "wrong",
-        (0, 3, "p2p_forced"): "waived",
+        (3, 0, "p2p_forced"): "waived",
     }
     assert rehearsal.not_passed("peer_access", "a", "b", "method") == {
         (a, b, method): status
@@ -80,23 +83,25 @@ def test_lmdeploy_is_not_blamed(rehearsal):
 
 @a_fault_a_pair
 @pytest.mark.parametrize(
-    ("a", "b", "arm", "pattern"),
+    ("a", "b", "on", "arm", "pattern"),
     [
-        pytest.param(0, 1, "p2p_on", r"zeros", id="pair-wrong-zeros"),
-        pytest.param(1, 2, "p2p_on", r"stale, the result of iteration \d+", id="pair-wrong-stale"),
-        pytest.param(2, 3, "p2p_on", r"shifted, holding what belongs 16 elements further on", id="pair-wrong-shifted"),
-        pytest.param(3, 4, "p2p_on", r"GPU3's share alone( \(or GPU4's share left out\))?", id="pair-wrong-share"),
-        pytest.param(4, 5, "p2p_on", r"GPU4's share doubled", id="pair-wrong-doubled"),
-        pytest.param(3, 5, "p2p_off", r"zeros", id="off-arm-wrong"),
+        pytest.param(1, 0, 1, "p2p_on", r"zeros", id="pair-wrong-zeros"),
+        pytest.param(1, 2, 2, "p2p_on", r"stale, the result of iteration \d+", id="pair-wrong-stale"),
+        pytest.param(
+            3, 2, 3, "p2p_on", r"shifted, holding what belongs 16 elements further on", id="pair-wrong-shifted"
+        ),
+        pytest.param(3, 4, 4, "p2p_on", r"GPU3's share alone( \(or GPU4's share left out\))?", id="pair-wrong-share"),
+        pytest.param(5, 4, 5, "p2p_on", r"GPU4's share doubled", id="pair-wrong-doubled"),
+        pytest.param(3, 5, 5, "p2p_off", r"zeros", id="off-arm-wrong"),
     ],
 )
-def test_wrong_pair_is_told_with_its_pattern(rehearsal, a, b, arm, pattern):
+def test_wrong_pair_is_told_with_its_pattern(rehearsal, a, b, on, arm, pattern):
     """Both GPUs and their link; on which of them results are wrong, where first, and that all of them look the same."""
     told = rehearsal.told("all_reduce", f"GPU{a}-GPU{b}-NV12-{arm}")
     assert f"FabricFailure: wrong: GPU{a} ({BUS[a]}) and GPU{b} ({BUS[b]}), link NV12, {arm}\n" in told
     words = rehearsal.record("pairs", a=a, b=b, arm=arm)["words"]
     assert re.match(
-        rf"\d+ of {RESULTS} results wrong on GPU{b}; first at all_reduce int32 [\w ]+: "
+        rf"\d+ of {RESULTS} results wrong on GPU{on}; first at all_reduce int32 [\w ]+: "
         rf"\d+ of \d+ elements wrong, (at|in one block of \d+ from) \d+: {pattern}; over ",
         words,
     )
@@ -104,7 +109,7 @@ def test_wrong_pair_is_told_with_its_pattern(rehearsal, a, b, arm, pattern):
     assert evidence
     assert "\n".join(evidence) in re.split(r"^-+ evidence -+$", told, flags=re.MULTILINE)[1]
     for line in evidence:
-        assert re.fullmatch(rf"GPU{b}: all_reduce .*, iteration \d+: .* elements wrong, .*: {pattern}", line)
+        assert re.fullmatch(rf"GPU{on}: all_reduce .*, iteration \d+: .* elements wrong, .*: {pattern}", line)
 
 
 @a_fault_a_pair
@@ -118,11 +123,11 @@ def test_off_arm_may_be_wrong_alone(rehearsal):
 @a_fault_a_pair
 def test_hung_pair_costs_its_deadline_once(rehearsal):
     """One trial, which stood still at its first step: not a deadline for each size."""
-    record = rehearsal.record("pairs", a=0, b=5, arm="p2p_on")
-    assert record["words"].startswith("no progress for 4 s at all_reduce int32 4 B: all of GPU0, GPU5 are in it; over ")
+    record = rehearsal.record("pairs", a=5, b=0, arm="p2p_on")
+    assert record["words"].startswith("no progress for 4 s at all_reduce int32 4 B: all of GPU5, GPU0 are in it; over ")
     assert record["trials"] == 1
-    told = rehearsal.told("all_reduce", "GPU0-GPU5-NV12-p2p_on")
-    assert f"FabricFailure: hung: GPU0 ({BUS[0]}) and GPU5 ({BUS[5]}), link NV12, p2p_on\n" in told
+    told = rehearsal.told("all_reduce", "GPU5-GPU0-NV12-p2p_on")
+    assert f"FabricFailure: hung: GPU5 ({BUS[5]}) and GPU0 ({BUS[0]}), link NV12, p2p_on\n" in told
     for gpu in (0, 5):
         assert f"\nGPU{gpu}: last at all_reduce int32 4 B\n" in told
         assert re.search(rf"^GPU{gpu} \(pid \d+\): sleeping \(state S\)", told, flags=re.MULTILINE)
@@ -144,7 +149,7 @@ def test_crash_names_the_process_that_died(rehearsal):
 @a_fault_a_pair
 def test_bandwidth_never_decides(rehearsal):
     """A pair that loses 20 ms at each 1 MiB is shown as slow as it is, and passes."""
-    record = rehearsal.record("pairs", a=2, b=5, arm="p2p_on")
+    record = rehearsal.record("pairs", a=5, b=2, arm="p2p_on")
     assert record["status"] == "pass"
     assert record["words"].startswith(f"exact: {RESULTS} results of ")
     assert 0 < record["busbw_gb_per_s"] <= 2**20 / 0.020 / 1e9
@@ -153,12 +158,12 @@ def test_bandwidth_never_decides(rehearsal):
 @a_fault_a_pair
 def test_refused_peer_access(rehearsal):
     """Over shared memory the pair is exact and says why; what needs peer access is waived, not failed."""
-    refused = "no peer access between GPU0 and GPU3 (chipset not supported)"
-    on, forced = (rehearsal.record("pairs", a=0, b=3, arm=arm) for arm in ("p2p_on", "p2p_forced"))
+    refused = "no peer access between GPU3 and GPU0 (chipset not supported)"
+    on, forced = (rehearsal.record("pairs", a=3, b=0, arm=arm) for arm in ("p2p_on", "p2p_forced"))
     assert (on["status"], on["transport"]) == ("pass", "SHM")
     assert on["words"].endswith(f"NCCL chose SHM: {refused}")
     assert (forced["trials"], forced["words"]) == (0, refused)
-    peer = rehearsal.record("peer_access", a=0, b=3, method="peer_write")["words"]
+    peer = rehearsal.record("peer_access", a=3, b=0, method="peer_write")["words"]
     assert peer.startswith(f"{refused}: lmdeploy's cuda-ipc communicator can't work")
     assert f"SKIPPED [1] tests/multigpu/test_pairs.py:10: {refused}\n" in rehearsal.output
 
@@ -187,7 +192,7 @@ def test_group_hangs_though_all_its_pairs_pass(rehearsal):
     """In both process models, all four GPUs named; the group of two passes too."""
     assert rehearsal.status == 1
     assert [pair["status"] for pair in rehearsal.report["pairs"]] == ["pass"] * 6
-    whole, two = [0, 1, 2, 3], [1, 2]
+    whole, two = [3, 0, 1, 2], [1, 2]
     four = ", ".join(f"GPU{gpu['index']} ({gpu['bus_id']})" for gpu in rehearsal.report["machine"]["gpus"])
     for model in ("process_per_gpu", "thread_per_gpu"):
         place = {"operation": "all_reduce", "process_model": model, "arm": "p2p_on"}
@@ -195,12 +200,25 @@ def test_group_hangs_though_all_its_pairs_pass(rehearsal):
         record = rehearsal.record("groups", gpus=whole, **place)
         assert (record["status"], record["trials"]) == ("hung", 1)
         assert record["words"].startswith(
-            "no progress for 3 s at all_reduce int32 4 B: all of GPU0, GPU1, GPU2, GPU3 are in it; "
+            "no progress for 3 s at all_reduce int32 4 B: all of GPU3, GPU0, GPU1, GPU2 are in it; "
         )
-        told = rehearsal.told("collective", f"all_reduce-GPU0+1+2+3-{model}-p2p_on")
+        told = rehearsal.told("collective", f"all_reduce-GPU3+0+1+2-{model}-p2p_on")
         assert f"FabricFailure: hung: all_reduce over {four}, {model}, p2p_on\n" in told
         assert "; no lmdeploy ran\n" in told
     assert len(rehearsal.report["groups"]) == 4
+
+
+@group_hang
+def test_peer_access_is_that_of_the_node(rehearsal):
+    """GPU3 alone has none, and stands first in this run: what was asked of it is waived, the rest is well."""
+    assert rehearsal.not_passed("peer_access", "a", "b", "method") == {
+        (a, b, method): "waived"
+        for other in (0, 1, 2)
+        for a, b in ((3, other), (other, 3))
+        for method in ("peer_write", "cuda_ipc")
+    }
+    assert len(rehearsal.report["peer_access"]) == 24
+    assert "peer access: 12 ok, 12 skip\n" in rehearsal.output
 
 
 @broken_fabric
@@ -213,16 +231,16 @@ def test_failed_server_is_told_with_the_fabric_under_it(rehearsal):
     section = re.search(rf"^-+ the fabric under {on} -+\n((?s:.*?))^-+ api_server {on}: log -+$", told, re.MULTILINE)
     lines = section[1].splitlines()
     assert lines[0] == "all-reduce over each pair of its GPUs again, after the server was ended:"
-    pair = "GPU1 (00000000:5E:00.0) and GPU2 (00000000:5F:00.0), link PHB"
+    pair = "GPU2 (00000000:5F:00.0) and GPU1 (00000000:5E:00.0), link PHB"
     hung, *evidence, passed = lines[1:]
     assert hung.startswith(
-        f"hung: {pair}, p2p_on: no progress for 2 s at all_reduce int32 4 B: all of GPU1, GPU2 are in it"
+        f"hung: {pair}, p2p_on: no progress for 2 s at all_reduce int32 4 B: all of GPU2, GPU1 are in it"
     )
     assert "    GPU1: last at all_reduce int32 4 B" in evidence
     assert passed.startswith(f"pass: {pair}, p2p_off: exact: ")
-    assert " serve api_server " in rehearsal.by_hand(told)
+    assert rehearsal.shown_to(on, rehearsal.by_hand(told)) == [2, 1]
     fields = ("a", "b", "arm", "status", "configuration")
     found = [tuple(one[field] for field in fields) for one in rehearsal.report["pairs"]]
-    assert found == [(1, 2, "p2p_on", "hung", on), (1, 2, "p2p_off", "pass", on)]
+    assert found == [(2, 1, "p2p_on", "hung", on), (2, 1, "p2p_off", "pass", on)]
     assert f"  again under a failed server: p2p_on 1 HUNG, p2p_off 1 ok: {on}\n" in rehearsal.output
     assert rehearsal.outcomes(off) == {"founding_request": "passed"}

@@ -14,6 +14,7 @@ NARROW = ("--precision=fp16", "--communicator=nccl", "--p2p=p2p_on")
 
 @pytest.mark.rehearsal(
     "--fault=hang-first-request",
+    "--gpus=3,1,0",
     "--backend=turbomind",
     *NARROW,
     *NO_SWEEP,
@@ -29,6 +30,7 @@ def test_hang_at_the_first_request(rehearsal):
     assert "meanwhile GET /health: 200" in told
     assert re.search(r"pid \d+: state \w, \d+ threads, .* kernel wait \S+, .* serve api_server ", told)
     assert " serve api_server " in rehearsal.by_hand(told)
+    assert rehearsal.shown_to(FP16_TP2, rehearsal.by_hand(told)) == [1, 0]
     expected = {"founding_request": "failed", "three_canaries": "failed", "streamed_equals_plain": "set-up"}
     assert rehearsal.outcomes(FP16_TP2) == expected
     assert set(rehearsal.outcomes(FP16_TP1).values()) == {"passed"}
@@ -62,7 +64,13 @@ STOP_AND_CANARIES = ("tests/multigpu/test_stop.py", "tests/multigpu/test_request
 
 
 @pytest.mark.rehearsal(
-    "--fault=ignores-sigterm", "--backend=turbomind", "--tp=1", *NARROW, "--stop-timeout=1", *STOP_AND_CANARIES
+    "--fault=ignores-sigterm",
+    "--gpus=2",
+    "--backend=turbomind",
+    "--tp=1",
+    *NARROW,
+    "--stop-timeout=1",
+    *STOP_AND_CANARIES,
 )
 def test_server_that_ignores_sigterm(rehearsal):
     """SIGKILL after the deadline, told by the test that stops it, and else by the configuration's last test."""
@@ -70,14 +78,26 @@ def test_server_that_ignores_sigterm(rehearsal):
     words = "the server wasn't stopped cleanly: SIGTERM didn't end it within 1 s; SIGKILL was needed"
     for check in ("sigterm_ends_it_cleanly", "three_canaries"):
         assert words in rehearsal.reason(check, FP16_TP1)
-        assert re.search(r"pid \d+: state \w, .* serve api_server ", rehearsal.told(check, FP16_TP1))
+        told = rehearsal.told(check, FP16_TP1)
+        assert re.search(r"pid \d+: state \w, .* serve api_server ", told)
+        assert rehearsal.shown_to(FP16_TP1, rehearsal.by_hand(told)) == [2]
 
 
-@pytest.mark.rehearsal("--fault=orphan-rank", "--backend=pytorch", *NARROW, *NO_SWEEP, *STOP_AND_CANARIES)
+@pytest.mark.rehearsal(
+    "--fault=orphan-rank",
+    "--node=a100x8",
+    "--gpus=6,2,1",
+    "--backend=pytorch",
+    *NARROW,
+    *NO_SWEEP,
+    *STOP_AND_CANARIES,
+)
 def test_rank_that_outlives_its_server(rehearsal):
     """The process that is left is named, and ended; a configuration without such ranks passes."""
     assert rehearsal.outcomes(PYTORCH_TP2) == {"sigterm_ends_it_cleanly": "failed", "three_canaries": "tear-down"}
     for check in ("sigterm_ends_it_cleanly", "three_canaries"):
         reason = rehearsal.reason(check, PYTORCH_TP2)
         assert re.search(r"a process outlives the server: pid \d+: state \w, .* serve api_server ", reason)
+        line = rehearsal.by_hand(rehearsal.told(check, PYTORCH_TP2))
+        assert rehearsal.shown_to(PYTORCH_TP2, line) == [6, 2]
     assert set(rehearsal.outcomes("pytorch-tp1-fp16").values()) == {"passed"}

@@ -20,9 +20,9 @@ from typing import Any
 import httpx
 import pytest
 
-from fixtures.api_server.proctable import MARKER, marked_pids
-from fixtures.known_answer.model import ModelSpec, folder_of
-from fixtures.machine.model import Machine
+from fixtures.known_answer.model_cache import ModelSpec, folder_of
+from fixtures.machine.machine import Machine
+from fixtures.processes.proctable import MARKER, marked_pids
 from fixtures.rehearsal.ledger import Ledger
 from fixtures.rehearsal.nodes import NODES, load_node
 from tests.unit.known_answer.answers import answer_text

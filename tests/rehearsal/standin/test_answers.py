@@ -10,27 +10,31 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.machine.model import Machine
+from fixtures.machine.machine import Machine
 from fixtures.rehearsal.ledger import Ledger
 
 
 @pytest.mark.parametrize(
-    ("backend", "tp", "precision"),
+    ("backend", "tp", "precision", "visible"),
     [
-        ("turbomind", 1, "fp16"),
-        ("turbomind", 2, "fp16"),
-        ("turbomind", 4, "fp16"),
-        ("turbomind", 2, "awq"),
-        ("pytorch", 1, "fp16"),
-        ("pytorch", 2, "fp16"),
-        ("pytorch", 4, "fp16"),
+        ("turbomind", 1, "fp16", (3, 0)),
+        ("turbomind", 2, "fp16", (2, 1)),
+        ("turbomind", 4, "fp16", (0, 1, 2, 3)),
+        ("turbomind", 2, "awq", (3, 1, 0)),
+        ("pytorch", 1, "fp16", (1,)),
+        ("pytorch", 2, "fp16", (2, 0, 3)),
+        ("pytorch", 4, "fp16", (3, 0, 1, 2)),
     ],
 )
-def test_every_configuration_answers_exactly_and_ends_cleanly(start, answer, ledger, node, backend, tp, precision):
-    server = start(f"--backend {backend} --tp {tp}", precision).ready()
+def test_every_configuration_answers_exactly_and_ends_cleanly(
+    start, answer, ledger, node, backend, tp, precision, visible
+):
+    """Each rank on the GPU of its number among the visible ones."""
+    uuids = ",".join(node.gpus[index].uuid for index in visible)
+    server = start(f"--backend {backend} --tp {tp}", precision, CUDA_VISIBLE_DEVICES=uuids).ready()
     assert server.chat() == answer
     assert ("_turbomind" in Path(f"/proc/{server.process.pid}/maps").read_text()) == (backend == "turbomind")
-    assert [ledger.used_mib(gpu.uuid) > 0 for gpu in node.gpus] == [rank < tp for rank in range(4)]
+    assert {gpu.index for gpu in node.gpus if ledger.used_mib(gpu.uuid)} == set(visible[:tp])
     holders = {pid for gpu in node.gpus for pid, _ in ledger.processes_on(gpu.uuid)}
     if backend == "pytorch" and tp > 1:
         assert holders == set(server.others())

@@ -1,11 +1,9 @@
-"""Real processes as servers: short Python programs, ended after each test, with a check that none is left."""
+"""Real processes as servers, ended after each test, with a check that none is left."""
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -13,70 +11,17 @@ from typing import Protocol
 import pytest
 
 from fixtures.api_server.client import Client
-from fixtures.api_server.command import Member, ServerCommand
-from fixtures.api_server.death import Exit
-from fixtures.api_server.loop import LoopThread
-from fixtures.api_server.ports import free_ports
-from fixtures.api_server.process import ServerProcess
+from fixtures.api_server.command import ServerCommand
 from fixtures.api_server.ready import wait_until_ready
 from fixtures.api_server.server import Server
+from fixtures.machine.here import Here
 from fixtures.matrix import Configuration
+from fixtures.processes.loop import LoopThread
+from fixtures.processes.ports import free_ports
+from fixtures.processes.tree import Member
+from tests.unit.processes.conftest import ENVIRONMENT, LONG, member
 
 ANSWERING = Path(__file__).with_name("answering.py")
-ENVIRONMENT = {"PATH": os.environ["PATH"], "PYTHONUNBUFFERED": "1"}
-#: Seconds after which a test's own waiting has failed; far more than a busy machine needs.
-LONG = 20.0
-
-
-def member(*words: str) -> Member:
-    """A program of one word is Python code; more words are an argv."""
-    return Member(words if len(words) > 1 else (sys.executable, "-S", "-c", *words), ENVIRONMENT)
-
-
-def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for what no event tells of."""
-    deadline = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {LONG:g} s in vain: {what}"
-        time.sleep(0.002)
-
-
-def line_with(process: ServerProcess, words: str) -> str:
-    """Wait for a line of the log that has these words."""
-    deadline = time.monotonic() + LONG
-    while True:
-        found = [line.text for line in process.log.lines() if words in line.text]
-        if found:
-            return found[0]
-        assert time.monotonic() < deadline, f"no line with {words!r} in:\n{process.log.text(20)}"
-        process.wait_for_change(0.05)
-
-
-class StartProcess(Protocol):
-    def __call__(
-        self, *members: Member, on_exit: Callable[[Exit], None] = ..., log: str | None = ...
-    ) -> ServerProcess: ...
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[StartProcess]:
-    """Call it with members to get their ServerProcess; `log`: where its log file really is."""
-    started: list[ServerProcess] = []
-
-    def start_process(
-        *members: Member, on_exit: Callable[[Exit], None] = lambda exit_: None, log: str | None = None
-    ) -> ServerProcess:
-        folder = tmp_path / str(len(started))
-        folder.mkdir()
-        if log:
-            Path(folder, "server.log").symlink_to(log)
-        started.append(ServerProcess(members, folder / "server.log", folder, on_exit))
-        return started[-1]
-
-    yield start_process
-    for process in started:
-        process.end()
-    assert [process.living() for process in started] == [[]] * len(started)
 
 
 class Launch(Protocol):
@@ -94,7 +39,7 @@ def launching(folder_of_all: Path) -> Iterator[Launch]:
         folder = folder_of_all / f"server{len(launched)}"
         folder.mkdir()
         configuration = Configuration("turbomind", "nccl" if tp > 1 else None, tp, "fp16", gpus=tuple(range(tp)))
-        launched.append(Server(configuration, ServerCommand(members, ENVIRONMENT), "127.0.0.1", port, folder))
+        launched.append(Server(Here(), configuration, ServerCommand(members, ENVIRONMENT), "127.0.0.1", port, folder))
         return launched[-1]
 
     yield launch_server

@@ -17,13 +17,15 @@ import psutil
 from fixtures.api_server.client import Client
 from fixtures.api_server.command import ServerCommand
 from fixtures.api_server.interrupt import failing_at_death
-from fixtures.api_server.loop import LoopThread
-from fixtures.api_server.ports import free_ports
 from fixtures.api_server.ready import wait_until_ready
 from fixtures.api_server.server import Server
 from fixtures.api_server.stop import stop
+from fixtures.machine.here import Here
 from fixtures.matrix import Configuration
-from tests.unit.api_server.conftest import ENVIRONMENT, LONG, answering
+from fixtures.processes.loop import LoopThread
+from fixtures.processes.ports import free_ports
+from tests.unit.api_server.conftest import answering
+from tests.unit.processes.conftest import ENVIRONMENT, LONG
 
 CONFIGURATION = Configuration("turbomind", None, 1, "fp16", gpus=(0,))
 
@@ -36,7 +38,7 @@ def held() -> tuple[int, int, int]:
 def cycle(folder: Path, loop: LoopThread) -> None:
     """One server's whole life."""
     port = free_ports("127.0.0.1", 1)[0]
-    server = Server(CONFIGURATION, ServerCommand((answering(port),), ENVIRONMENT), "127.0.0.1", port, folder)
+    server = Server(Here(), CONFIGURATION, ServerCommand((answering(port),), ENVIRONMENT), "127.0.0.1", port, folder)
     wait_until_ready(server, LONG, lambda: 0)
     client = Client(server, loop, LONG)
     with failing_at_death(server):

@@ -14,11 +14,12 @@ import pytest
 
 from fixtures.api_server.client import Client
 from fixtures.api_server.death import RequestFailed, ServerDied, ServerHung
-from fixtures.api_server.loop import LoopThread
-from fixtures.api_server.ports import free_ports
 from fixtures.api_server.ready import wait_until_ready
 from fixtures.api_server.server import Server
-from tests.unit.api_server.conftest import LONG, Launch, answering, line_with, member, until
+from fixtures.processes.loop import LoopThread
+from fixtures.processes.ports import free_ports
+from tests.unit.api_server.conftest import Launch, answering
+from tests.unit.processes.conftest import LONG, line_with, member, until
 
 SHORT = 0.5
 

@@ -14,7 +14,8 @@ from fixtures.api_server.client import Client
 from fixtures.api_server.death import ServerDied
 from fixtures.api_server.interrupt import SIGNAL, _too_late, failing_at_death
 from fixtures.api_server.server import Server
-from tests.unit.api_server.conftest import LONG, Launch, line_with, member, until
+from tests.unit.api_server.conftest import Launch
+from tests.unit.processes.conftest import LONG, line_with, member, until
 
 SLEEP = r"import os, time; os.write(1, b'up\n'); time.sleep(60)"
 

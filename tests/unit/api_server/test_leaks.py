@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from fixtures.api_server.process import ROOT
+from fixtures.processes.local_tree import ROOT
 
 
 def test_cycles_leave_no_file_thread_or_process() -> None:

@@ -8,34 +8,27 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from fixtures.api_server import stop as stopping
-from fixtures.api_server.command import Member, ServerCommand
 from fixtures.api_server.death import ServerDied, ServerHung
 from fixtures.api_server.pool import NoServer, ServerPool, StopFailed, WrongBackend
-from fixtures.api_server.proctable import stat_fields
 from fixtures.api_server.server import Server
+from fixtures.interpreter.help_flags import parse_help
+from fixtures.interpreter.probe import Lmdeploy
+from fixtures.machine.visible import choose
 from fixtures.matrix import Configuration
-from fixtures.rehearsal.nodes import load_node
+from fixtures.processes.proctable import stat_fields
 from fixtures.run import Run, ServerSettings
-from tests.unit.api_server.conftest import ENVIRONMENT, LONG, answering, member, until
+from tests.unit.api_server.elsewhere import Elsewhere
+from tests.unit.processes.conftest import LONG, member, until
 
 ONE = Configuration("turbomind", None, 1, "fp16", gpus=(0,))
 OTHER = Configuration("turbomind", None, 1, "awq", gpus=(1,))
+FLAGS = "  --backend {pytorch,turbomind}\n  --communicator {nccl,cuda-ipc}\n  --model-format {hf,awq}\n"
+LMDEPLOY = Lmdeploy("/nowhere/python", "0.18.0", parse_help(FLAGS))
 SETTINGS = ServerSettings(start_timeout=LONG, request_timeout=LONG, stop_timeout=LONG, max_restarts=1)
-
-
-class AnsweringRun(Run):
-    """A run whose servers are those of answering.py, or what `program` makes for a port."""
-
-    program: Callable[[int], Member] = staticmethod(answering)
-
-    def command(self, configuration: Configuration, *, port: int, **more: Any) -> ServerCommand:
-        return ServerCommand((type(self).program(port),), ENVIRONMENT)
 
 
 @pytest.fixture
@@ -46,8 +39,9 @@ def make_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
     def make() -> ServerPool:
         number = len(pools)
-        run = AnsweringRun(load_node("t4x4"), (), None, SETTINGS, tmp_path)
-        pools.append(ServerPool(run, tmp_path / str(number), tmp_path / "shared", number))
+        site = Elsewhere(tmp_path / "shared")
+        run = Run(site, site.machine(), (), LMDEPLOY, SETTINGS, tmp_path, models={"fp16": "/m", "awq": "/m"})
+        pools.append(ServerPool(run, tmp_path / str(number), number))
         return pools[-1]
 
     yield make
@@ -153,10 +147,12 @@ def test_the_wrong_backend(pool: ServerPool) -> None:
 
 
 def test_starts_that_fail_are_limited_too(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AnsweringRun, "program", staticmethod(lambda port: member("import os; os._exit(1)")))
+    site = pool.run.site
+    assert isinstance(site, Elsewhere)
+    monkeypatch.setattr(site, "program", lambda port: member("import os; os._exit(1)"))
     with pytest.raises(ServerDied, match="while starting"):
         pool.obtain(ONE)
-    monkeypatch.setattr(AnsweringRun, "program", staticmethod(lambda port: member("/nowhere/python", "-m", "x")))
+    monkeypatch.setattr(site, "program", lambda port: member("/nowhere/python", "-m", "x"))
     with pytest.raises(ServerHung, match="was not started"):
         pool.obtain(ONE)
     with pytest.raises(NoServer, match="2 were lost"):
@@ -185,14 +181,26 @@ def test_two_pools_never_share_a_gpu(make_pool: Callable[[], ServerPool]) -> Non
     assert problems == []
 
 
+@pytest.mark.parametrize("gpus", ["0,1", "1,0"])
+def test_memory_is_that_of_the_configurations_gpus(
+    pool: ServerPool, monkeypatch: pytest.MonkeyPatch, gpus: str
+) -> None:
+    """In whatever order the run and the configuration name them."""
+    monkeypatch.setattr(pool, "run", replace(pool.run, machine=choose(pool.run.machine, gpus)))
+    site = pool.run.site
+    assert isinstance(site, Elsewhere)
+    site.used = {"GPU-0": 100, "GPU-1": 101}
+    assert pool.gpu_memory_mib(replace(ONE, tp=2, gpus=(1, 0))) == site.used
+    assert pool.gpu_memory_mib(replace(ONE, gpus=(1,))) == {"GPU-1": 101}
+
+
 def test_a_start_that_fails_early_leaves_the_gpus_to_others(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fixtures.machine.gpu_locks.LOCK_TIMEOUT", 0.1)
-    monkeypatch.setattr(pool, "_launch", lambda configuration: os.stat("/nowhere"))
+    monkeypatch.setattr("fixtures.machine.leases.LOCK_TIMEOUT", 0.1)
+    monkeypatch.setattr(pool.run.site, "start", lambda *members, **more: os.stat("/nowhere"))
     with pytest.raises(FileNotFoundError):
         pool.obtain(ONE)
     monkeypatch.undo()
-    with FileLock(next(Path(pool._locks).glob("*.lock")), timeout=0):
-        pass
+    pool.run.site.lease(["GPU-0"]).close()
 
 
 def test_a_released_server_is_left(pool: ServerPool) -> None:

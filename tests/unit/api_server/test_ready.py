@@ -10,9 +10,10 @@ import pytest
 
 from fixtures.api_server import ready
 from fixtures.api_server.death import ServerDied, ServerHung
-from fixtures.api_server.ports import free_ports
 from fixtures.api_server.ready import wait_until_ready
-from tests.unit.api_server.conftest import ANSWERING, LONG, Launch, answering, member
+from fixtures.processes.ports import free_ports
+from tests.unit.api_server.conftest import ANSWERING, Launch, answering
+from tests.unit.processes.conftest import LONG, member
 
 #: The start's deadline here; the programs below take several times as long, in steps of a fraction of it.
 TIMEOUT = 0.5

@@ -14,7 +14,8 @@ import pytest
 from fixtures.api_server import stop as stopping
 from fixtures.api_server.server import Server
 from fixtures.api_server.stop import Stopped, stop
-from tests.unit.api_server.conftest import LONG, Launch, line_with, member, until
+from tests.unit.api_server.conftest import Launch
+from tests.unit.processes.conftest import LONG, line_with, member, until
 
 #: A program that is up and waits for signals; {on_term} is what it does at SIGTERM.
 UP = r"""

@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.api_server.command import Member
-from fixtures.api_server.death import Death, Exit, RequestInFlight, exit_words
-from fixtures.api_server.log import Line, LogBook
-from fixtures.api_server.ports import free_ports
-from fixtures.api_server.process import ROOT
-from fixtures.api_server.proctable import stat_fields
+from fixtures.api_server import harmless
+from fixtures.api_server.death import Death, RequestInFlight
 from fixtures.api_server.ready import wait_until_ready
 from fixtures.known_answer.layout import ModelSpec
-from fixtures.known_answer.model import folder_of
-from fixtures.run import rehearsal_environment
-from tests.unit.api_server.conftest import LONG, Launch, line_with, member, until
+from fixtures.known_answer.model_cache import folder_of
+from fixtures.processes.ending import Exit, exit_words
+from fixtures.processes.local_tree import ROOT
+from fixtures.processes.log import Line, LogBook
+from fixtures.processes.ports import free_ports
+from fixtures.processes.proctable import stat_fields
+from fixtures.processes.tree import Member
+from fixtures.rehearsal.site import RehearsedNode
+from tests.unit.api_server.conftest import Launch
+from tests.unit.processes.conftest import LONG, line_with, member, until
 
 
 @pytest.mark.parametrize(
@@ -96,8 +99,8 @@ TELLING = [
 def test_only_lines_that_healthy_servers_dont_print_are_useful() -> None:
     log = LogBook()
     log.add(Line(0.0, 0, text) for pair in zip(TELLING * 2, HARMLESS, strict=True) for text in pair)
-    assert log.useful_tail(100) == TELLING * 2
-    assert log.useful_tail(2) == TELLING[-2:]
+    assert log.useful_tail(100, harmless.HARMLESS) == TELLING * 2
+    assert log.useful_tail(2, harmless.HARMLESS) == TELLING[-2:]
 
 
 def test_the_log_as_text() -> None:
@@ -144,8 +147,8 @@ def test_the_stand_ins_healthy_log_has_no_useful_line(launch: Launch, tmp_path: 
     node.write_text(Path(ROOT, "fixtures/rehearsal/nodes/t4x4.toml").read_text().replace('"0.18.0"', f'"{version}"'))
     port, folder = free_ports("127.0.0.1", 1)[0], folder_of(ModelSpec("llama", "fp16", 40, "small"))
     argv = (sys.executable, "-m", "lmdeploy", "serve", "api_server", str(folder), "--server-port", str(port))
-    environment = {**os.environ, **rehearsal_environment(str(node), None)}
+    environment = RehearsedNode(node=str(node)).environment(os.environ)
     server = launch(Member((*argv, "--server-name", "127.0.0.1"), environment), port=port)
     wait_until_ready(server, LONG, lambda: 0)
     line_with(server.process, "Uvicorn running")
-    assert server.process.log.useful_tail() == []
+    assert server.process.log.useful_tail(harmless=harmless.HARMLESS) == []

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
-import fixtures.collective.fabric
-from fixtures.api_server.process import ServerProcess
-from fixtures.api_server.proctable import stat_fields
+from fixtures.collective.exchange import Conductor, Exchange, Participant
 from fixtures.collective.fabric import Fabric
 from fixtures.collective.nursery import Nursery, Worker
 from fixtures.collective.outcome import Outcome
-from fixtures.collective.seats import Seat, seats_of
-from fixtures.collective.steps import Step
-from fixtures.collective.trial import Conductor, Member, Trial
-from fixtures.rehearsal.nodes import load_node
-from fixtures.run import rehearsal_environment
+from fixtures.collective.seats import Seat
+from fixtures.collective.steps import LIGHT_PEER_SIZES, Step, StepLists
+from fixtures.processes.local_tree import LocalTree
+from fixtures.processes.proctable import stat_fields
+from fixtures.rehearsal.site import RehearsedNode
+from fixtures.run import FabricSettings, Run, ServerSettings
 
 NODE = "t4x4"
 #: Seconds after which a test's own waiting has failed; far more than a busy machine needs.
@@ -47,7 +46,7 @@ QUICK = [step(), step("measure")]
 ENDLESS = [step(), step("measure", repeat=10**9)]
 
 
-def quick_group_steps(operation: str, *, light: bool) -> list[Step]:
+def quick_group_steps(operation: str) -> list[Step]:
     """A small and a larger one, where a group's own are two dozen."""
     return [step(operation, iterations=2, repeat=4), step(operation, count=4096, repeat=4)]
 
@@ -78,7 +77,7 @@ class Watched(Conductor):
         self.living: set[str] = set()  # names of the workers that lived then
         self.all_of_them.append(self)
 
-    async def run(self, communicators: int = 1) -> Trial:
+    async def run(self, communicators: int = 1) -> Exchange:
         self.beside = set(self.playing)
         self.living = {worker.name for worker in self.rig.workers().values() if lives(worker.pid)}
         self.playing.add(self)
@@ -88,35 +87,56 @@ class Watched(Conductor):
             self.playing.remove(self)
 
 
+class BreakableNode(RehearsedNode):
+    """A rehearsed node whose collectives and driver tests may break; `collectives` may be replaced."""
+
+    def __init__(self, folder: Path, more: Mapping[str, str]) -> None:
+        super().__init__(folder, NODE)
+        modules = "tests.unit.collective.breaking", "tests.unit.collective.breaking_cuda"
+        object.__setattr__(
+            self, "collectives", replace(RehearsedNode.collectives, communicator=modules[0], driver=modules[1])
+        )
+        object.__setattr__(self, "more", more)
+
+    def environment(self, outer: Mapping[str, str]) -> dict[str, str]:
+        return super().environment(outer) | self.more
+
+    def runs_on(self, **backend: Any) -> None:
+        """Another backend from the next worker on."""
+        object.__setattr__(self, "collectives", replace(self.collectives, **backend))
+
+
 class Rig:
     """A fabric, and a look at the processes behind it."""
 
     def __init__(self, folder: Path, python: str = sys.executable, *, serial: bool = False, **outer: str) -> None:
-        machine = load_node(NODE)
         self.folder = folder
         self.orders = folder / "orders.json"
-        environment = dict(os.environ) | rehearsal_environment(NODE, None) | {"BREAKING": str(self.orders)} | outer
-        self.seats: list[Seat] = seats_of(machine)
-        self.fabric = Fabric(machine, self.seats, python, environment, folder, pair_timeout=LONG, serial=serial)
-        self.fabric._modules = ("tests.unit.collective.breaking", "tests.unit.collective.breaking_cuda")
-        self.fabric._pair_steps = QUICK
+        self.site = BreakableNode(folder, {"BREAKING": str(self.orders), **outer})
+        settings = FabricSettings(pair_timeout=LONG, serial_pairs=serial)
+        run = Run(
+            self.site, self.site.machine(), (), None, ServerSettings(), folder, folder, python=python, fabric=settings
+        )
+        steps = StepLists(QUICK, QUICK, quick_group_steps, LIGHT_PEER_SIZES)
+        self.fabric = Fabric(run, steps=steps, conductor=Watched)
+        self.seats: list[Seat] = self.fabric.seats
         self.break_at()
         Watched.rig = self
 
     @property
     def nursery(self) -> Nursery:
-        assert self.fabric._nursery is not None
-        return self.fabric._nursery
+        assert self.fabric.nursery is not None
+        return self.fabric.nursery
 
     @property
-    def process(self) -> ServerProcess:
+    def process(self) -> LocalTree:
         """The nursery's."""
-        assert self.nursery._process is not None
-        return self.nursery._process
+        assert self.nursery.process is not None
+        return self.nursery.process
 
     def workers(self) -> dict[str, Worker]:
         """By their names: number, seats, arm."""
-        return dict(self.nursery._workers)
+        return dict(self.nursery.workers)
 
     def break_at(self, **order: Any) -> None:
         """What breaking.py shall do in the next trials: at one all-reduce of a `rank` (the how many-th `call`) or at
@@ -127,8 +147,8 @@ class Rig:
         self, *pairs: tuple[int, int], steps: Sequence[Step] = QUICK, arm: str = "p2p_on", patience: float = LONG
     ) -> None:
         """Sweep pairs, by the numbers of their seats; `patience`: seconds that a trial may stand still."""
-        self.fabric._timeout = patience
-        self.fabric._pair_steps = list(steps)
+        self.fabric.pair_timeout = patience
+        self.fabric.steps = replace(self.fabric.steps, pair=list(steps))
         self.fabric.sweep([(self.seats[a], self.seats[b]) for a, b in pairs], arm)
 
     def outcome(self, a: int, b: int, arm: str = "p2p_on") -> Outcome:
@@ -136,14 +156,14 @@ class Rig:
 
     def pair(self, a: int, b: int, *, steps: Sequence[Step] = QUICK, arm: str = "p2p_on") -> Outcome:
         """One pair's trial, whatever was found before."""
-        self.fabric._results.clear()
+        self.fabric.results.clear()
         self.begin((a, b), steps=steps, arm=arm)
         return self.outcome(a, b, arm)
 
     def group(self, operation: str, model: str, arm: str = "p2p_on", seats: int = 4) -> Outcome:
         return self.fabric.group(self.seats[:seats], operation, model, arm)
 
-    def endless(self, a: int, b: int, arm: str = "p2p_on", patience: float = LONG) -> list[Member]:
+    def endless(self, a: int, b: int, arm: str = "p2p_on", patience: float = LONG) -> list[Participant]:
         """Begin a trial that goes on until somebody ends it; its members, once each is in the endless step."""
         before = len(Watched.all_of_them)
         self.begin((a, b), steps=ENDLESS, arm=arm, patience=patience)
@@ -155,16 +175,14 @@ class Rig:
     def forget(self) -> None:
         """What was found so far, so that the next test may test the same pairs."""
         self.fabric.rest()
-        self.fabric._results.clear()
-        self.fabric._hung.clear()
-        self.fabric._timeout = LONG
+        self.fabric.results.clear()
+        self.fabric.hung.clear()
+        self.fabric.pair_timeout = LONG
         self.break_at()
 
 
 @pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[Watched]]:
-    monkeypatch.setattr(fixtures.collective.fabric, "Conductor", Watched)
-    monkeypatch.setattr(fixtures.collective.fabric, "group_steps", quick_group_steps)
+def watched() -> Iterator[type[Watched]]:
     yield Watched
     Watched.all_of_them.clear()
     assert not Watched.playing
@@ -186,7 +204,7 @@ def rig(common_rig: dict[str, Rig], watched: type[Watched], tmp_path_factory: py
         common_rig["rig"] = Rig(tmp_path_factory.mktemp("fabric"))
     rig = Watched.rig = common_rig["rig"]
     yield rig
-    lost = rig.fabric._nursery is None or rig.nursery.problem
+    lost = rig.fabric.nursery is None or rig.nursery.problem
     if lost:
         del common_rig["rig"]
         rig.fabric.close()
@@ -197,12 +215,12 @@ def rig(common_rig: dict[str, Rig], watched: type[Watched], tmp_path_factory: py
 
 @pytest.fixture
 def make_rig(tmp_path: Path, watched: type[Watched]) -> Iterator[Callable[..., Rig]]:
-    """Call it for a fabric of the test's own: Rig's arguments but the folder."""
+    """Call it for a fabric of the test's own: Rig's arguments but the folder, of which `below` is the end."""
     made: list[Rig] = []
 
-    def make(*arguments: Any, **named: Any) -> Rig:
-        folder = tmp_path / f"rig{len(made)}"
-        folder.mkdir()
+    def make(*arguments: Any, below: str = ".", **named: Any) -> Rig:
+        folder = tmp_path / f"rig{len(made)}" / below
+        folder.mkdir(parents=True)
         made.append(Rig(folder, *arguments, **named))
         return made[-1]
 

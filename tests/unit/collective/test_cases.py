@@ -15,7 +15,8 @@ from fixtures.collective.cases import (
     why_not_selected,
 )
 from fixtures.collective.outcome import Outcome
-from fixtures.machine.model import Machine
+from fixtures.machine.here import Here
+from fixtures.machine.machine import Machine
 from fixtures.matrix import Cell, Configuration
 from fixtures.rehearsal.nodes import load_node
 from fixtures.run import Run, ServerSettings
@@ -24,7 +25,7 @@ from fixtures.run import Run, ServerSettings
 def run_on(machine: Machine | str, *configurations: Configuration, **more) -> Run:
     machine = load_node(machine) if isinstance(machine, str) else machine
     cells = tuple(Cell(configuration, None) for configuration in configurations)
-    return Run(machine, cells, None, ServerSettings(), Path("/nowhere"), **more)
+    return Run(Here(), machine, cells, None, ServerSettings(), Path("/nowhere"), **more)
 
 
 def tp(size: int, *gpus: int, shared: bool = False) -> Configuration:
@@ -96,9 +97,8 @@ MIG = dataclasses.replace(T4X4, gpus=(T4X4.gpus[0], dataclasses.replace(T4X4.gpu
     [
         (run_on("t4x4"), None),
         (run_on(NO_GPU), "no GPU to use: no NVIDIA driver; try --rehearse"),
-        (run_on("h200x1", node="h200x1"), "pairs and groups need 2 GPUs, this machine has 1"),
         (
-            run_on(dataclasses.replace(load_node("h200x1"), rehearsed=False)),
+            run_on(load_node("h200x1")),
             "pairs and groups need 2 GPUs, this machine has 1; try --oversubscribe",
         ),
         (run_on("h200x1", oversubscribed=True), None),
@@ -147,6 +147,6 @@ def test_nothing_to_select_by_k():
     """Without pairs their names select nothing; what else was selected may be all that was meant."""
     run = run_on("h200x1")
     words = '-k "GPU0 and GPU1" selects nothing, and no pair of GPUs exists here: pairs and groups need 2 GPUs, '
-    assert why_not_selected(run, "GPU0 and GPU1", selected=False) == f"{words}this machine has 1"
+    assert why_not_selected(run, "GPU0 and GPU1", selected=False) == f"{words}this machine has 1; try --oversubscribe"
     assert why_not_selected(run, "GPU0 and GPU1", selected=True) is None
     assert why_not_selected(run, "", selected=False) is None

@@ -6,12 +6,11 @@ from concurrent.futures import Future
 
 import pytest
 
-import fixtures.machine.gpu_locks
-from fixtures.api_server.proctable import marked_pids
+import fixtures.machine.leases
 from fixtures.collective.outcome import Outcome
 from fixtures.collective.seats import PROCESS_PER_GPU, THREAD_PER_GPU
 from fixtures.collective.steps import OPERATIONS
-from fixtures.machine.gpu_locks import lock_gpus
+from fixtures.processes.proctable import marked_pids
 from tests.unit.collective.conftest import LONG, PATIENCE, step
 
 #: All pairs of three GPUs and one more, so that two can be tested side by side. GPU3 has no peer access.
@@ -39,7 +38,7 @@ def test_a_sweep_has_one_worker_a_seat_and_arm(rig, watched):
 
 @pytest.mark.parametrize("serial", [False, True])
 def test_pairs_are_tested_side_by_side_or_one_at_a_time(rig, watched, monkeypatch, serial):
-    monkeypatch.setattr(rig.fabric, "_serial", serial)
+    monkeypatch.setattr(rig.fabric, "serial", serial)
     rig.break_at(rank=0, call=1, sleep=0.2)
     rig.begin((0, 1), (2, 3))
     assert {rig.outcome(0, 1).status, rig.outcome(2, 3).status} == {"pass"}
@@ -77,7 +76,7 @@ def test_an_error_of_one_thread_ends_the_trial(rig):
 
 def test_a_thread_that_hangs_is_named(rig):
     rig.break_at(rank=2, call=1, sleep=3600)
-    rig.fabric._timeout = 0.5
+    rig.fabric.pair_timeout = 0.5
     outcome = rig.group("all_reduce", THREAD_PER_GPU)
     assert outcome.status == "hung"
     assert "no progress for 0.5 s at all_reduce fp32 4084 B: " in outcome.words
@@ -86,14 +85,14 @@ def test_a_thread_that_hangs_is_named(rig):
 def test_a_group_that_hangs_costs_the_timeout_once(rig, watched):
     """In one process model and arm; the others are tested all the same."""
     rig.break_at(rank=2, call=1, sleep=3600)
-    rig.fabric._timeout = 0.5
+    rig.fabric.pair_timeout = 0.5
     assert rig.group("all_reduce", PROCESS_PER_GPU).status == "hung"
     other = rig.group("broadcast", PROCESS_PER_GPU)
     assert (other.status, other.trials) == ("inconclusive", 0)
     assert other.words == "not run: all_reduce hung before over this group, in this arm and process model"
     assert len(watched.all_of_them) == 1
     rig.break_at()
-    rig.fabric._timeout = LONG
+    rig.fabric.pair_timeout = LONG
     assert rig.group("broadcast", PROCESS_PER_GPU, "p2p_off").status == "pass"
     assert rig.group("broadcast", PROCESS_PER_GPU, seats=2).status == "pass"
 
@@ -101,7 +100,7 @@ def test_a_group_that_hangs_costs_the_timeout_once(rig, watched):
 def test_a_group_waits_for_the_sweep(rig):
     """Another arm's workers would end the sweep's; the same arm's would be given two things to do at once."""
     for arm in ("p2p_on", "p2p_off"):
-        rig.fabric._results.clear()
+        rig.fabric.results.clear()
         rig.begin(*ALL, steps=[step()] * 10)
         assert rig.group("broadcast", PROCESS_PER_GPU, arm).status == "pass"
         assert {rig.outcome(a, b).status for a, b in ALL} == {"pass"}
@@ -110,33 +109,33 @@ def test_a_group_waits_for_the_sweep(rig):
 def test_the_gpus_are_held_from_the_first_trial_to_the_rest(rig, monkeypatch):
     locked = [seat.uuid for seat in rig.seats]
     assert rig.pair(0, 1).status == "pass"
-    monkeypatch.setattr(fixtures.machine.gpu_locks, "LOCK_TIMEOUT", 0.01)
+    monkeypatch.setattr(fixtures.machine.leases, "LOCK_TIMEOUT", 0.01)
     with pytest.raises(TimeoutError):
-        lock_gpus(rig.folder, locked)
+        rig.site.lease(locked)
     rig.fabric.rest()
     assert rig.workers() == {}
-    lock_gpus(rig.folder, locked).close()
+    rig.site.lease(locked).close()
 
 
 def test_one_at_a_time_the_first_asked_for_is_the_first_tested(rig, monkeypatch):
     """So that no test waits for the pairs of others; a tournament would begin with GPU0 and GPU3."""
-    monkeypatch.setattr(rig.fabric, "_serial", True)
+    monkeypatch.setattr(rig.fabric, "serial", True)
     rig.break_at(rank=1, call=2, sleep=3600)
     rig.begin(*ALL, steps=[step(), step()], patience=PATIENCE)
     for number, pair in enumerate(ALL, 1):
         assert rig.outcome(*pair).status == "hung"
-        done = [outcome for outcome in rig.fabric._results.values() if outcome.done()]
+        done = [outcome for outcome in rig.fabric.results.values() if outcome.done()]
         assert len(done) <= number + 1
 
 
 def test_a_sweep_that_got_no_gpus_can_be_made_later(rig, monkeypatch):
     """A time limit may end the wait for a server's GPUs; the next test of the same pair begins anew."""
-    with monkeypatch.context() as short, lock_gpus(rig.folder, [rig.seats[3].uuid]):
-        short.setattr(fixtures.machine.gpu_locks, "LOCK_TIMEOUT", 0.01)
+    with monkeypatch.context() as short, rig.site.lease([rig.seats[3].uuid]):
+        short.setattr(fixtures.machine.leases, "LOCK_TIMEOUT", 0.01)
         with pytest.raises(TimeoutError):
             rig.begin((0, 1))
     rig.begin((0, 1))
-    assert rig.fabric._results[rig.seats[0], rig.seats[1], "p2p_on"].result(LONG).status == "pass"
+    assert rig.fabric.results[rig.seats[0], rig.seats[1], "p2p_on"].result(LONG).status == "pass"
 
 
 def test_a_check_goes_through_both_arms_and_leaves_no_worker(rig):
@@ -154,7 +153,7 @@ def test_nothing_is_forced_that_needs_no_forcing(rig):
     rig.begin((0, 1))
     rig.outcome(0, 1)
     assert not rig.fabric.uses_p2p(rig.seats[0], rig.seats[1])
-    rig.fabric._results[rig.seats[0], rig.seats[1], "p2p_on"] = done = Future()
+    rig.fabric.results[rig.seats[0], rig.seats[1], "p2p_on"] = done = Future()
     done.set_result(Outcome("pass", "exact", used_p2p=True))
     assert rig.fabric.uses_p2p(rig.seats[0], rig.seats[1])
 
@@ -171,7 +170,7 @@ def test_a_group_without_peer_access_is_not_forced(rig, watched):
 def test_a_full_shm_is_named_instead_of_the_pair(make_rig):
     """What fails then says nothing of the path; what passes needed no more of it."""
     rig = make_rig()
-    rig.fabric._ask_shm = lambda: "/dev/shm has 0 MB free"
+    rig.fabric.shm_problem = lambda: "/dev/shm has 0 MB free"
     assert rig.pair(0, 1).status == "pass"
     rig.break_at(rank=1, call=1, error="unhandled system error")
     outcome = rig.pair(0, 1)

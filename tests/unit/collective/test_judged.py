@@ -5,11 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import fixtures.collective.fabric
-import fixtures.collective.trial
+import fixtures.collective.exchange
 from fixtures.collective.outcome import STATUSES, Outcome
-from fixtures.collective.plugin import EVIDENCE, FabricFailure, FabricOfTest
 from fixtures.report.contract import note_of
+from fixtures.session.fabric_plugin import EVIDENCE, FabricFailure, FabricOfTest
 
 WHERE = "GPU0-GPU2"
 
@@ -58,7 +57,7 @@ def test_two_copies_of_libnccl_are_noted_whatever_the_outcome(status):
     assert [record["level"] for record in note_of(item.user_properties).preflight] == ["failure"]
 
 
-class OverP2P(fixtures.collective.trial.Conductor):
+class OverP2P(fixtures.collective.exchange.Conductor):
     """Trials whose log says P2P, whatever the arm."""
 
     async def run(self, communicators=1):
@@ -70,7 +69,7 @@ class OverP2P(fixtures.collective.trial.Conductor):
 def test_an_off_arm_that_used_p2p_is_no_pass(rig, monkeypatch):
     """Its data was right, but it is no control."""
     assert rig.pair(0, 2, arm="p2p_off").status == "pass"
-    monkeypatch.setattr(fixtures.collective.fabric, "Conductor", OverP2P)
+    monkeypatch.setattr(rig.fabric, "conductor", OverP2P)
     outcome = rig.pair(0, 2, arm="p2p_off")
     assert (outcome.status, outcome.transport, outcome.used_p2p) == ("inconclusive", "P2P/CUMEM", True)
     assert outcome.words.startswith("NCCL used P2P/CUMEM in the arm without P2P, so it is no control; the data was ex")
@@ -78,7 +77,7 @@ def test_an_off_arm_that_used_p2p_is_no_pass(rig, monkeypatch):
 
 def test_after_an_error_the_next_trial_gets_fresh_workers(rig, watched, monkeypatch):
     """What a failed collective leaves behind in a process must not reach the next pair."""
-    monkeypatch.setattr(fixtures.collective.trial, "GRACE", 0.1)
+    monkeypatch.setattr(fixtures.collective.exchange, "GRACE", 0.1)
     statuses = [rig.pair(0, 2).status]
     rig.break_at(rank=1, call=1, error="a wrong argument")
     statuses += [rig.pair(0, 2).status]

@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 
 import fixtures.collective.nursery
-from fixtures.api_server.proctable import marked_pids
 from fixtures.collective.nursery import Nursery, Worker
+from fixtures.machine.here import Here
+from fixtures.processes.proctable import marked_pids
 from tests.unit.collective.conftest import LONG, PATIENCE, lives, until
 
 SHM = Path("/dev/shm")
-NCCL = ("nccl", "cuda_driver")
+NCCL = {"communicator": "nccl", "driver": "cuda_driver", "on_gpus": True}
+GLOO = {"communicator": "fixtures.rehearsal.gloo", "driver": "fixtures.rehearsal.cuda"}
+NOWHERE = {**GLOO, "communicator": "nowhere"}
 #: A torch that is imported at once, in which only what the nursery asks is true.
 TORCH = """
 import types, sys
@@ -43,9 +46,9 @@ def python(folder: Path, script: str) -> str:
 def with_torch(make_rig, tmp_path):
     """A rig whose interpreter has this code as torch."""
 
-    def make(code: str):
+    def make(code: str, below: str = "."):
         (tmp_path / "torch.py").write_text(code)
-        return make_rig(PYTHONPATH=str(tmp_path))
+        return make_rig(below=below, PYTHONPATH=str(tmp_path))
 
     return make
 
@@ -98,12 +101,12 @@ def test_an_interpreter_that_hangs_at_import(with_torch, monkeypatch):
     [
         (NCCL, None, False, True, "is built without CUDA, so there are no collectives between GPUs"),
         (NCCL, "12.8", False, True, "is built without NCCL"),
-        (("fixtures.rehearsal.gloo", "fixtures.rehearsal.cuda"), None, True, False, "is built without gloo"),
+        (GLOO, None, True, False, "is built without gloo"),
     ],
 )
 def test_a_torch_that_lacks_something(with_torch, modules, cuda, nccl, gloo, words):
     rig = with_torch(TORCH.format(cuda=repr(cuda), nccl=nccl, gloo=gloo))
-    rig.fabric._modules = modules
+    rig.site.runs_on(**modules)
     outcome = rig.pair(0, 2)
     assert outcome.status == "inconclusive"
     assert outcome.words == f"{sys.executable}: torch 2.9.0 {words}"
@@ -127,7 +130,7 @@ def test_a_worker_that_dies_before_it_is_heard_of(with_torch):
 
 def test_a_worker_that_cant_be_prepared_says_why(with_torch):
     rig = with_torch(TORCH.format(cuda=None, nccl=False, gloo=True))
-    rig.fabric._modules = ("nowhere", "fixtures.rehearsal.cuda")
+    rig.site.runs_on(**NOWHERE)
     assert rig.pair(0, 2).words == "no worker for GPU0-p2p_on: ModuleNotFoundError: No module named 'nowhere'"
 
 
@@ -135,8 +138,8 @@ def test_last_words_that_come_after_the_end(tmp_path):
     """The nursery tells a worker's end while the worker's own connection still waits to be accepted."""
 
     async def run():
-        nursery = Nursery("python", {}, *NCCL, below=tmp_path)
-        worker = nursery._workers["1-GPU0"] = Worker("1-GPU0", tmp_path / "out", tmp_path / "log", [], None)
+        nursery = Nursery(Here(), "python", {}, below=tmp_path)
+        worker = nursery.workers["1-GPU0"] = Worker("1-GPU0", tmp_path / "out", tmp_path / "log", [], None)
         nursery._gone(worker, 1)
         await asyncio.sleep(0.01)
         connection = asyncio.StreamReader()
@@ -162,7 +165,7 @@ def test_closed_while_nccl_is_asked_about_a_hang(rig, watched, monkeypatch):
     assert asked.wait(LONG)
     rig.fabric.close()
     with pytest.raises(asyncio.CancelledError):
-        rig.fabric._results[rig.seats[0], rig.seats[2], "p2p_on"].result(5)
+        rig.fabric.results[rig.seats[0], rig.seats[2], "p2p_on"].result(5)
 
 
 def test_closed_before_and_while_it_starts(with_torch, caplog):
@@ -170,7 +173,7 @@ def test_closed_before_and_while_it_starts(with_torch, caplog):
     rig.fabric.close()
     files = len(os.listdir("/proc/self/fd"))
     rig.begin((0, 2))
-    until(lambda: rig.fabric._nursery and rig.nursery._process and rig.process.pids, "it has been started")
+    until(lambda: rig.fabric.nursery and rig.nursery.process and rig.process.pids, "it has been started")
     pid, folder = rig.process.pids[0], rig.nursery.folder
     began = time.monotonic()
     rig.fabric.close()
@@ -183,10 +186,9 @@ def test_closed_before_and_while_it_starts(with_torch, caplog):
     assert not caplog.records
 
 
-def test_a_folder_of_any_length(with_torch, tmp_path):
+def test_a_folder_of_any_length(with_torch):
     """A Unix socket's own path ends at 107 bytes."""
-    rig = with_torch(TORCH.format(cuda=None, nccl=False, gloo=False))
-    rig.fabric._locks = tmp_path / ("d" * 120)
+    rig = with_torch(TORCH.format(cuda=None, nccl=False, gloo=False), below="d" * 120)
     assert "is built without gloo" in rig.pair(0, 2).words
 
 
@@ -202,7 +204,7 @@ def test_discarded_workers_leave_no_open_file(rig):
 def test_a_nursery_that_stands_still_is_waited_for_once(with_torch, monkeypatch):
     """Not for each of the pairs, whose workers it should have started."""
     rig = with_torch(TORCH.format(cuda=None, nccl=False, gloo=True))
-    rig.fabric._modules = ("nowhere", "fixtures.rehearsal.cuda")
+    rig.site.runs_on(**NOWHERE)
     rig.pair(0, 2)
     monkeypatch.setattr(fixtures.collective.nursery, "START_DEADLINE", 0.2)
     os.kill(rig.process.pids[0], signal.SIGSTOP)

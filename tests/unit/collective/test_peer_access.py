@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from fixtures.api_server.proctable import stat_fields
-from fixtures.collective.peer_access import METHODS, REHEARSED_SIZES
+from fixtures.collective.peer_access import METHODS
+from fixtures.collective.steps import LIGHT_PEER_SIZES
+from fixtures.processes.proctable import stat_fields
 from tests.unit.collective.conftest import LONG, PATIENCE, lives, until
 
 LMDEPLOY = "lmdeploy's cuda-ipc communicator"
@@ -35,7 +36,7 @@ def test_each_direction_by_each_method(rig):
         outcome = check(rig, writer, owner, method)
         how = {"peer_write": "one process", "cuda_ipc": "two processes, CUDA IPC"}[method]
         assert (outcome.status, outcome.words) == ("pass", f"GPU{owner} reads what GPU{writer} stored ({how})")
-        assert outcome.sizes == REHEARSED_SIZES
+        assert outcome.sizes == LIGHT_PEER_SIZES
         assert outcome.sizes[0] == 8 < outcome.sizes[1]
         assert len(alive(rig)) == (1 if (writer, method) == (0, "peer_write") else 2)
         assert not held(rig)
@@ -62,7 +63,7 @@ def test_what_arrives_wrong_is_told(rig, method):
         assert outcome.words.startswith(words)
         lmdeploy = LMDEPLOY in outcome.words
         assert ("would lose data between them" in outcome.words) == lmdeploy == (method == "peer_write")
-        assert [line.partition(" bytes")[0] for line in outcome.evidence] == [str(size) for size in REHEARSED_SIZES]
+        assert [line.partition(" bytes")[0] for line in outcome.evidence] == [str(size) for size in LIGHT_PEER_SIZES]
         assert outcome.culprits == ("GPU1", "GPU0")
         assert check(rig, 0, 1, method).status == "pass"
     assert before.items() <= alive(rig).items()
@@ -93,9 +94,9 @@ def test_a_worker_that_stops_or_dies(rig, method, call, gpu, doing, number):
     before = alive(rig)
     rig.break_at(driver={call: {"device": gpu, "signal": number}})
     if number == "SIGSTOP":
-        rig.fabric._timeout = PATIENCE
+        rig.fabric.pair_timeout = PATIENCE
     outcome = check(rig, 0, 1, method)
-    rig.fabric._timeout = LONG
+    rig.fabric.pair_timeout = LONG
     where = f"GPU{gpu} (pid {before[f'GPU{gpu}']})"
     if number == "SIGSTOP":
         assert outcome.status == "hung"
@@ -225,7 +226,7 @@ def test_an_idle_workers_death_is_told(rig):
 def test_a_check_that_was_given_up_hangs_no_other(rig):
     """A test's time limit may be shorter than the check's: the hung worker is replaced all the same."""
     assert check(rig, 1, 0).status == "pass"
-    rig.fabric._timeout = 5  # for the second check's sake, if it should hang
+    rig.fabric.pair_timeout = 5  # for the second check's sake, if it should hang
     rig.break_at(driver={"store": {"device": 1, "signal": "SIGSTOP"}})
     given_up = rig.fabric._running().submit(rig.fabric._peer(rig.seats[1], rig.seats[0], "peer_write"))
     until(lambda: [stat_fields(pid)[0] for pid in alive(rig).values()] == ["T"], "the worker stops itself")

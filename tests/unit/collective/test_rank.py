@@ -17,7 +17,7 @@ import fixtures.collective
 from fixtures.collective.steps import results_of
 
 sys.path.insert(0, str(Path(fixtures.collective.__file__).parent / "under_test"))
-steps = importlib.import_module("steps")
+steps = importlib.import_module("rank_steps")
 pattern = importlib.import_module("pattern")
 
 LONG = 20

@@ -16,7 +16,7 @@ import fixtures.collective
 
 sys.path.insert(0, str(Path(fixtures.collective.__file__).parent / "under_test"))
 worker = importlib.import_module("worker")
-steps = importlib.import_module("steps")
+steps = importlib.import_module("rank_steps")
 
 RANKS = 3
 #: What can't come is waited for so long (s); what can come is there at once.

@@ -7,10 +7,10 @@ from fixtures.collective.transport import (
     Transport,
     default_limit,
     judge_transport,
-    limit_of,
     transport_of,
 )
-from fixtures.machine.model import Gpu, Machine
+from fixtures.machine.machine import Gpu, Machine
+from fixtures.machine.site import Cpu
 
 INTEL, AMD = "GenuineIntel", "AuthenticAMD"
 
@@ -29,7 +29,6 @@ def machine(link="NODE", peer=True, word="OK", gpus=4):
         tuple(Gpu(i, f"GPU-{i}", "T4", f"00000000:0{i}:00.0", 15360) for i in range(gpus)),
         square("PIX", link, "X"),
         square(True, peer, True),
-        rehearsed=True,
         peer_words=square("OK", word, "X"),
     )
 
@@ -50,7 +49,7 @@ def far_pair(node):
 
 
 def judged(arm, transport, node, seats=None, nccl=None):
-    return judge_transport(arm, transport, node, seats or far_pair(node), nccl)
+    return judge_transport(arm, transport, node, Cpu(INTEL, "x86_64"), seats or far_pair(node), nccl)
 
 
 def test_one_word_and_used_p2p():
@@ -169,8 +168,4 @@ def test_no_log_is_said():
     ],
 )
 def test_default_limit(nccl, ranks, vendor, architecture, limit):
-    assert default_limit(nccl, ranks, vendor, architecture) == limit
-
-
-def test_a_rehearsals_cpus_are_intels():
-    assert limit_of(machine()) == "PXB"
+    assert default_limit(nccl, ranks, Cpu(vendor, architecture)) == limit

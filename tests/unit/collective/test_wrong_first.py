@@ -13,7 +13,7 @@ from tests.unit.collective.conftest import PATIENCE, QUICK, until
 
 sys.path.insert(0, str(Path(fixtures.collective.__file__).parent / "under_test"))
 
-import steps
+import rank_steps
 from expectation import Expectation
 
 
@@ -56,7 +56,9 @@ def test_wrong_data_that_there_is_no_memory_to_explain(monkeypatch, error):
 
     monkeypatch.setattr(Expectation, "explain", explain)
     told = []
-    found = steps.run_steps([Zeros()], QUICK, "cpu", lambda step: None, tell_wrong=lambda one: told.append({**one}))
+    found = rank_steps.run_steps(
+        [Zeros()], QUICK, "cpu", lambda step: None, tell_wrong=lambda one: told.append({**one})
+    )
     assert found["wrong_results"] == found["results"] == 3
     assert found["wrong"][0]["words"] == f"1021 of 1021 elements wrong, not explained: {error}"
     assert [one["words"] for one in told[:2]] == ["1021 of 1021 elements wrong", found["wrong"][0]["words"]]
@@ -65,7 +67,7 @@ def test_wrong_data_that_there_is_no_memory_to_explain(monkeypatch, error):
 def test_a_small_shm_excuses_no_p2p(make_rig):
     """What NCCL's log shows to go over P2P needs none of it."""
     rig = make_rig()
-    rig.fabric._ask_shm = lambda: "/dev/shm has 0 MB free"
+    rig.fabric.shm_problem = lambda: "/dev/shm has 0 MB free"
     rig.break_at(rank=1, call=1, error="unhandled system error")
     assert rig.pair(1, 2, arm="p2p_forced").status == "crashed"
     assert rig.pair(1, 2, arm="p2p_off").status == "inconclusive"
@@ -78,14 +80,14 @@ def test_a_dead_worker_is_told_of_its_own_gpu_alone(rig):
     worker = next(worker for worker in rig.workers().values() if "GPU0" in worker.name)
     os.kill(worker.pid, signal.SIGKILL)
     until(worker.ended.done, "its end is known")
-    rig.fabric._results.clear()
+    rig.fabric.results.clear()
     rig.begin((0, 1), (2, 3))
     assert "fresh workers, for before it GPU0's idle worker" in rig.outcome(0, 1).words
     assert "fresh" not in rig.outcome(2, 3).words
 
 
 def test_an_off_arm_without_a_log_is_no_control(rig, monkeypatch):
-    monkeypatch.setattr(fixtures.collective.trial, "_read", lambda worker, offset: "")
+    monkeypatch.setattr(fixtures.collective.exchange, "_read", lambda worker, offset: "")
     off = rig.pair(0, 1, arm="p2p_off")
     assert off.status == "inconclusive"
     assert off.words.startswith("NCCL's log doesn't name the transport, so nothing proves that the arm is a control; ")
@@ -94,7 +96,7 @@ def test_an_off_arm_without_a_log_is_no_control(rig, monkeypatch):
 
 def test_a_forced_arm_that_nccl_refuses_is_waived(rig, monkeypatch):
     shm = "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct\n"
-    monkeypatch.setattr(fixtures.collective.trial, "_read", lambda worker, offset: shm)
+    monkeypatch.setattr(fixtures.collective.exchange, "_read", lambda worker, offset: shm)
     outcome = rig.pair(1, 2, arm="p2p_forced")
     assert outcome.status == "waived"
     assert outcome.words.startswith(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fixtures.known_answer.layout import Layout
-from fixtures.known_answer.model import ModelSpec, answer_pieces
+from fixtures.known_answer.model_cache import ModelSpec, answer_pieces
 
 
 def answer_text(spec: ModelSpec) -> str:

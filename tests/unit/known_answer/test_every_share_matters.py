@@ -9,7 +9,7 @@ from itertools import combinations, permutations
 
 import pytest
 
-from fixtures.known_answer.model import ModelSpec, folder_of
+from fixtures.known_answer.model_cache import ModelSpec, folder_of
 from fixtures.known_answer.weights import load_weights
 from tests.unit.known_answer.answers import answer_token_ids
 from tests.unit.known_answer.lockstep import Lockstep

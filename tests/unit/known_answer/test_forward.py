@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from fixtures.errors import BadInput
 from fixtures.known_answer.forward import Shard
-from fixtures.known_answer.model import ModelSpec, folder_of
+from fixtures.known_answer.model_cache import ModelSpec, folder_of
 from fixtures.known_answer.weights import load_weights
 from tests.unit.known_answer.answers import answer_token_ids
 from tests.unit.known_answer.lockstep import Alone, Lockstep, exact

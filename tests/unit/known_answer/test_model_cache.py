@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from fixtures.errors import BadInput
-from fixtures.known_answer import checkpoint, model
-from fixtures.known_answer.model import ModelSpec, folder_of
+from fixtures.known_answer import checkpoint
+from fixtures.known_answer import model_cache as model
+from fixtures.known_answer.model_cache import ModelSpec, folder_of
 
 REPOSITORY = Path(model.__file__).parents[2]
 SMALL = ModelSpec(size="small")
@@ -37,7 +38,7 @@ def test_each_spec_and_each_builder_has_its_own_folder(tmp_path, monkeypatch):
 
 def test_two_processes_at_once_build_one_whole_model(tmp_path):
     code = (
-        "from fixtures.known_answer.model import *;"
+        "from fixtures.known_answer.model_cache import *;"
         f"input(); print(folder_of(ModelSpec(size='small'), {str(tmp_path)!r}))"
     )
     processes = [

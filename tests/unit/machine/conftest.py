@@ -11,7 +11,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from fixtures.machine.model import Machine
+from fixtures.machine.machine import Machine
 
 LEVELS = {"PIX": 10, "PXB": 20, "PHB": 30, "NODE": 40, "SYS": 50}
 STATUSES = {"OK": 0, "CNS": 1, "GNS": 2, "TNS": 3, "DR": 4, "NS": 5, "U": 6}

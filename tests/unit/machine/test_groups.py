@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.machine.groups import best_group
-from fixtures.machine.model import PCIE_LINKS, Gpu, Machine
+from fixtures.machine.machine import PCIE_LINKS, Gpu, Machine
 from fixtures.machine.visible import choose
 from fixtures.rehearsal.nodes import load_node
 

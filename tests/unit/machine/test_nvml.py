@@ -32,7 +32,7 @@ def test_reads_back_every_packaged_node(fake_nvml, name):
     node = load_node(name)
     fake_nvml(description(node, nvswitch=name == "a100x8"))
     seen = read_machine()
-    assert seen == replace(node, name=seen.name, nccl=None, lmdeploy=None, rehearsed=False)
+    assert seen == replace(node, name=seen.name, nccl=None, lmdeploy=None)
 
 
 def test_finds_the_library_where_the_loader_does(fake_nvml, fake_library):

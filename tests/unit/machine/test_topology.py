@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fixtures.machine.model import Machine
+from fixtures.machine.machine import Machine
 from fixtures.machine.topology import topology_table
 from fixtures.rehearsal.nodes import load_node
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fixtures.errors import BadInput
-from fixtures.machine.model import Gpu, Machine
+from fixtures.machine.machine import Gpu, Machine
 from fixtures.machine.visible import choose, restrict
 from fixtures.rehearsal.nodes import load_node
 

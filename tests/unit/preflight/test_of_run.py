@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-import fixtures.preflight.of_run as of_run
+from fixtures.machine import here
+from fixtures.machine.facts import SharedMemory
 from fixtures.matrix import Cell, Configuration
-from fixtures.preflight.facts import SharedMemory
+from fixtures.nccl.segments import SEGMENT, bytes_needed
 from fixtures.preflight.of_run import ranks_of, shm_problem
-from fixtures.preflight.shm import SEGMENT, bytes_needed
 from fixtures.rehearsal.nodes import NODES
+from fixtures.rehearsal.site import RehearsedNode
 
 
 def test_the_largest_group_counts(this_run):
@@ -29,15 +30,15 @@ def test_shm_problem(this_run, tmp_path, monkeypatch):
 
         return measure
 
-    monkeypatch.setattr(of_run, "measure", measured("No space left on device"))
+    monkeypatch.setattr(here, "measure", measured("No space left on device"))
     assert shm_problem(this_run) == ("/dev/shm has 67 MB of 67 MB free, NCCL may need 154 MB: No space left on device")
-    monkeypatch.setattr(of_run, "measure", measured(None))
+    monkeypatch.setattr(here, "measure", measured(None))
     assert shm_problem(this_run) is None
     assert sizes == [("/dev/shm", bytes_needed(4))] * 2
     assert bytes_needed(4) > 16 * SEGMENT
-    monkeypatch.setattr(of_run, "measure", lambda folder, wanted, proc: None)
+    monkeypatch.setattr(here, "measure", lambda folder, wanted, proc: None)
     assert shm_problem(this_run) == "/dev/shm doesn't exist"
     (tmp_path / "full.toml").write_text((NODES / "t4x4.toml").read_text() + "\n[host]\nshm_free_mib = 0\n")
-    rehearsed = replace(this_run, machine=replace(this_run.machine, rehearsed=True), node=str(tmp_path / "full.toml"))
+    rehearsed = replace(this_run, site=RehearsedNode(node=str(tmp_path / "full.toml")))
     assert "0 MB of 68719 MB free" in str(shm_problem(rehearsed))
-    assert shm_problem(replace(rehearsed, node="t4x4")) is None
+    assert shm_problem(replace(rehearsed, site=RehearsedNode(node="t4x4"))) is None

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from fixtures.preflight.facts import Bridge, Fabric, Facts, KernelLog, PciPath, SharedMemory, User, Versions
-from fixtures.preflight.libraries import mapped_libnccl
+from fixtures.machine.facts import Bridge, FabricState, Facts, KernelLog, PciPath, SharedMemory, User, Versions
+from fixtures.machine.libraries import mapped_libnccl
 from fixtures.preflight.rules import CHECKS
 from fixtures.preflight.rules_host import finding_for_mapped
+from fixtures.processes.proctable import mapped_files
 from fixtures.rehearsal.nodes import load_node
-from tests.unit.preflight.trees import FREE_GPU, healthy, log_of
+from tests.unit.machine.trees import FREE_GPU, healthy, log_of
 
 T4X4, A100X8, RTX = load_node("t4x4"), load_node("a100x8"), load_node("rtx4090x2")
 ALONE = load_node("h200x1")
@@ -36,7 +37,7 @@ def gpus(machine=T4X4, **changes):
 
 
 def fabric(state: str, error: str | None = None):
-    return gpus(A100X8, fabric=Fabric(state, error))
+    return gpus(A100X8, fabric=FabricState(state, error))
 
 
 CASES = [
@@ -97,7 +98,7 @@ CASES = [
     ),
     ("fabric", A100X8, {"gpus": fabric("completed", "Insufficient Resources")}, "failure", "Insufficient Resources"),
     ("fabric", A100X8, {"gpus": fabric("not supported"), "fabric_manager": True}, "ok", "NVSwitch"),
-    ("fabric", ALONE, {"gpus": gpus(ALONE, fabric=Fabric("not started"))}, "failure", "GPU0"),
+    ("fabric", ALONE, {"gpus": gpus(ALONE, fabric=FabricState("not started"))}, "failure", "GPU0"),
     (
         "acs",
         T4X4,
@@ -257,7 +258,7 @@ def test_what_a_process_has_mapped(tmp_path):
     ):
         one.stdout.readline(), two.stdout.readline()
         gone = 2**22 + 1  # beyond the largest pid
-        assert len(mapped_libnccl([one.pid, gone])) == 1
-        assert mapped_libnccl([two.pid, one.pid]) == tuple(files[:2])
+        assert len(mapped_libnccl(mapped_files([one.pid, gone])[0].values())) == 1
+        assert mapped_libnccl(mapped_files([two.pid, one.pid])[0].values()) == tuple(files[:2])
         one.stdin.close(), two.stdin.close()
-    assert mapped_libnccl([gone]) == ()
+    assert mapped_libnccl(mapped_files([gone])[0].values()) == ()

@@ -5,7 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from fixtures.rehearsal.broken_fabric import arm_of, under_faults
+from fixtures.nccl.arms import arm_of
+from fixtures.rehearsal.broken_fabric import under_faults
 from fixtures.rehearsal.fabric_faults import FabricFault
 from fixtures.rehearsal.gloo import Communicator
 

@@ -112,6 +112,7 @@ def test_more_ranks_than_the_node_has_gpus():
     with pytest.raises(BadInput, match=r"^--fault=own: \[\[fabric\]\] 1: node t4x4 has no 5 GPUs for ranks_min$"):
         check_faults("--fault=own", faults, T4X4)
     check_faults("--fault=own", fabric_faults("own.toml", [{"action": "hang", "ranks_min": 4}]), T4X4)
+    check_faults("--fault=own", faults, T4X4.keeping([2]), ranks=8)  # that share one GPU
 
 
 @pytest.mark.parametrize("table", [{"gpus": [2, 4]}, {"gpu": 4}])
@@ -119,6 +120,16 @@ def test_gpu_that_the_node_does_not_have(table):
     faults = fabric_faults("own.toml", [{"action": "hang"}, {"action": "hang", **table}])
     with pytest.raises(BadInput, match=r"^--fault=own: \[\[fabric\]\] 2: node t4x4 has no GPU4$"):
         check_faults("--fault=own", faults, T4X4)
+
+
+def test_gpus_that_were_not_chosen():
+    """A node's GPUs that the run doesn't use; those that it uses may stand in any order."""
+    faults = fabric_faults("own.toml", [{"action": "lying_peer_access", "gpus": [1, 2]}])
+    for places in ([1, 2], [2, 3, 1]):
+        check_faults("--fault=own", faults, T4X4.keeping(places), chosen="as said")
+    words = re.escape("--fault=own: [[fabric]] 1: node t4x4 with --gpus=3,1 has no GPU2")
+    with pytest.raises(BadInput, match=f"^{words}$"):
+        check_faults("--fault=own", faults, T4X4.keeping([3, 1]), chosen="3,1")
 
 
 @pytest.mark.parametrize(

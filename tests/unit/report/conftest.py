@@ -24,11 +24,11 @@ SCHEMA = json.loads((Path(fixtures.report.__file__).parent / "schema.json").read
 OPTIONS = """
 from pathlib import Path
 import pytest
-from fixtures.machine.model import Gpu, Machine
+from fixtures.machine.machine import Gpu, Machine
 from fixtures.matrix import Cell, Configuration
 from fixtures.report.contract import RUN_KEY, RunFacts, note
 
-pytest_plugins = ["fixtures.report.plugin"]
+pytest_plugins = ["fixtures.session.report_plugin"]
 
 def gpu(index):
     return Gpu(index, f"GPU-{index}", "Tesla T4", f"00000000:0{index}:00.0", 15360)
@@ -47,7 +47,7 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "multigpu: as in the real suite")
     if not config.option.no_facts:
         links = (("X", "PHB"), ("PHB", "X"))
-        machine = Machine("t4x2", (gpu(0), gpu(1)), links, ((True, True), (True, True)), driver="535.1", rehearsed=True)
+        machine = Machine("t4x2", (gpu(0), gpu(1)), links, ((True, True), (True, True)), driver="535.1")
         config.stash[RUN_KEY] = RunFacts(
             machine, {"version": "0.6.0", "python": "3.8.19", "nccl": None}, CELLS, Path(config.option.report),
             rehearsed=True, node="t4x2", fault="abort-first-request",

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from fixtures.machine.model import Machine
+from fixtures.machine.machine import Machine
 from fixtures.report.contract import PROPERTY, RunFacts, note, note_of
 from fixtures.report.fabric import BAD, PARTS, STATUSES, merged
-from fixtures.report.model import RunRecord
-from fixtures.report.outcome import SKIPPED
+from fixtures.report.phases import SKIPPED
+from fixtures.report.run_record import RunRecord
 from tests.conftest import beside
 from tests.unit.report.conftest import Project, check_schema
 from tests.unit.report.fabric_records import a_finding, a_group, a_pair, a_peer

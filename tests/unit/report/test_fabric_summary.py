@@ -62,6 +62,19 @@ def test_full_triangle_with_transport_and_busbw(gpus):
     assert rows[1:] == [[f"GPU{a}", *["ok", "SHM", "1.2"] * (gpus - 1 - a)] for a in range(gpus - 1)]
 
 
+def test_gpus_in_an_order_of_ones_own():
+    """The tables keep the order of the indices, and no pair is missing because it was tested from its other end."""
+    order = [6, 4, 3, 7]
+    pairs = [a_pair(a, b) for a, b in itertools.combinations(order, 2)]
+    peers = [a_peer(a, b) for a, b in itertools.permutations(order, 2)]
+    lines = printed(a_report(8, pairs=pairs, peer_access=peers), 120)
+    ok = ["ok", "SHM", "1.2"]
+    heads, *rows = after(lines, "p2p_on", 4)
+    assert (heads, rows) == (["GPU4", "GPU6", "GPU7"], [["GPU3", *ok * 3], ["GPU4", *ok * 2], ["GPU6", *ok]])
+    assert after(lines, "a store by", 5)[1:] == [[f"GPU{index}", "ok", "ok", "ok"] for index in sorted(order)]
+    assert "not run" not in "\n".join(lines)
+
+
 def test_small_tables_stand_beside_each_other():
     lines = printed(a_report(2, **whole_fabric(2)))
     assert "\n\n\n" not in "\n".join(lines)

@@ -8,10 +8,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from fixtures.machine.model import Gpu, Machine
+from fixtures.machine.machine import Gpu, Machine
 from fixtures.matrix import Cell, Configuration
 from fixtures.report.contract import RunFacts
-from fixtures.report.model import RunRecord
+from fixtures.report.run_record import RunRecord
 from tests.unit.report.conftest import SCHEMA, check_schema
 
 MEASURED = {

@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.report.contract import TestNote, note, note_of
 from fixtures.report.names import check_of, configuration_of, plain_nodeid
-from fixtures.report.outcome import LONGEST_REASON, combined, one_line, phase_result
+from fixtures.report.phases import LONGEST_REASON, combined, one_line, phase_result
 
 IDS = ["turbomind-tp1-fp16", "turbomind-tp2-fp16-cuda_ipc", "turbomind-tp2-fp16-cuda_ipc-shared_gpu"]
 
