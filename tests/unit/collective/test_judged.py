@@ -7,9 +7,10 @@ import pytest
 
 import fixtures.collective.fabric
 import fixtures.collective.trial
-from fixtures.collective.outcome import STATUSES, Outcome
+from fixtures.collective.outcome import Outcome
 from fixtures.collective.plugin import EVIDENCE, FabricFailure, FabricOfTest
 from fixtures.report.contract import note_of
+from fixtures.report.fabric import STATUSES
 
 WHERE = "GPU0-GPU2"
 
