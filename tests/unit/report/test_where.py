@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fixtures.machine.machine import Gpu, Machine
+from fixtures.rehearsal.site import RehearsedNode
 from fixtures.report.where import Where, machine_facts
 
 LMDEPLOY = {"version": "0.18.0", "python": "/opt/bin/python", "torch": "2.11.0", "nccl": None}
@@ -23,7 +24,7 @@ def machine() -> dict[str, Any]:
 def test_on_a_real_machine(machine):
     where = Where(machine, LMDEPLOY)
     assert where.headline() == ["machine node: 1 x T4, 1 x A10, driver 580.95.05, CUDA 13.0", "lmdeploy 0.18.0"]
-    assert where.header() == ["multigpu: machine node, 2 GPUs", "lmdeploy: /opt/bin/python 0.18.0"]
+    assert where.header("machine") == ["multigpu: machine node, 2 GPUs", "lmdeploy: /opt/bin/python 0.18.0"]
     assert where.plan_head() == (
         "machine node: driver 580.95.05, CUDA 13.0, NCCL 2.28.9, lmdeploy 0.18.0 (/opt/bin/python)"
     )
@@ -38,7 +39,7 @@ def test_a_rehearsal_says_so_everywhere(machine):
         "REHEARSED: the GPUs are emulated, nothing here is about real ones",
         "fault injected: lost-share",
     ]
-    assert where.header() == [
+    assert where.header(RehearsedNode.label) == [
         "multigpu: REHEARSAL, no GPU is touched: node node, 2 GPUs",
         "lmdeploy: stand-in for 0.18.0",
         "fault injected: lost-share",
@@ -51,5 +52,5 @@ def test_a_rehearsal_says_so_everywhere(machine):
 def test_without_gpus_and_lmdeploy():
     where = Where(machine_facts(Machine("laptop", (), (), ())), None)
     assert where.headline() == ["machine laptop: no GPUs", "lmdeploy: none found"]
-    assert where.header() == ["multigpu: machine laptop, 0 GPUs"]
+    assert where.header("machine") == ["multigpu: machine laptop, 0 GPUs"]
     assert where.plan_head() == "machine laptop: no lmdeploy"
