@@ -8,7 +8,8 @@ import pytest
 import fixtures.collective.exchange
 from fixtures.collective.outcome import STATUSES, Outcome
 from fixtures.report.contract import note_of
-from fixtures.session.fabric_plugin import EVIDENCE, FabricFailure, FabricOfTest
+from fixtures.session.fabric_plugin import FabricFailure, FabricOfTest
+from fixtures.verdict.given import given_to
 
 WHERE = "GPU0-GPU2"
 
@@ -42,7 +43,7 @@ def test_everything_else_fails(status):
     first, second, third = str(failure.value).splitlines()
     assert (first, second.strip()) == (f"{status}: {WHERE}", f"{status} it was")
     assert third.strip().startswith("look at: ")
-    assert item.stash[EVIDENCE] == ["a line", "another"]
+    assert given_to(item).evidence == ["a line", "another"]
 
 
 @pytest.mark.parametrize("status", ["pass", "wrong"])
@@ -53,7 +54,7 @@ def test_two_copies_of_libnccl_are_noted_whatever_the_outcome(status):
     else:
         with pytest.raises(FabricFailure):
             judge()
-        assert "2 copies are mapped in one process" in item.stash[EVIDENCE][-1]
+        assert "2 copies are mapped in one process" in given_to(item).evidence[-1]
     assert [record["level"] for record in note_of(item.user_properties).preflight] == ["failure"]
 
 
