@@ -64,7 +64,7 @@ class Made:
 
     def give(self):
         given = given_to(self.item)
-        given.server, given.pool, given.fabric = self.server, self.pool, lambda: self.fabric
+        given.server, given.pool, given.fabric = self.server, self.pool, lambda run: self.fabric
         given.evidence, given.by_hand = ["GPU1: last at meeting"], lambda: "lmdeploy serve"
 
     def report(self, error=AssertionError, *, when="call", longrepr=True):
