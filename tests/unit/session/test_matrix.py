@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from fixtures.machine.groups import best_group
 from fixtures.matrix import configurations, plan
 from fixtures.rehearsal.nodes import load_node
 from tests.unit.session.conftest import select
@@ -80,7 +79,7 @@ def test_options_narrow(inner, arguments, ids):
 
 def placed(machine, *, oversubscribe=False, **given):
     """Configuration id to GPUs, or to the skip reason."""
-    cells = plan(select(**given), machine, oversubscribe=oversubscribe, group_of=best_group, missing=lambda _: None)
+    cells = plan(select(**given), machine, oversubscribe=oversubscribe, missing=lambda _: None)
     return {cell.configuration.id: cell.skip_reason or cell.configuration.gpus for cell in cells}
 
 
@@ -140,7 +139,7 @@ def test_what_lmdeploy_lacks_is_a_reason(t4x4):
         return "lmdeploy 0.5.0 has no --communicator" if configuration.communicator == "cuda-ipc" else None
 
     selection = select(backend=("turbomind",), precision=("fp16",), tp=(2, 8), p2p=("p2p_on",))
-    cells = plan(selection, t4x4, oversubscribe=False, group_of=best_group, missing=missing)
+    cells = plan(selection, t4x4, oversubscribe=False, missing=missing)
     assert {cell.configuration.id: cell.skip_reason for cell in cells} == {
         "turbomind-tp2-fp16-nccl-p2p_on": None,
         "turbomind-tp8-fp16-nccl-p2p_on": "needs 8 GPUs, this machine has 4; try --oversubscribe",

@@ -7,7 +7,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures.machine.groups import best_group
 from fixtures.matrix import BACKENDS, COMMUNICATORS, PRECISIONS, configurations, plan
 from fixtures.nccl.arms import P2P_ARMS
 from fixtures.rehearsal.nodes import load_node, node_names
@@ -44,7 +43,7 @@ def machines(draw):
 
 @given(selection=SELECTIONS, machine=machines(), oversubscribe=st.booleans())
 def test_every_cell_has_gpus_or_a_reason(selection, machine, oversubscribe):
-    cells = plan(selection, machine, oversubscribe=oversubscribe, group_of=best_group, missing=lambda _: None)
+    cells = plan(selection, machine, oversubscribe=oversubscribe, missing=lambda _: None)
     here = {gpu.index: gpu for gpu in machine.gpus}
     for cell in cells:
         configuration = cell.configuration
