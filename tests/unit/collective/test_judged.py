@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 import fixtures.collective.exchange
-from fixtures.collective.outcome import STATUSES, Outcome
+from fixtures.collective.outcome import Outcome
 from fixtures.report.contract import note_of
+from fixtures.report.fabric import STATUSES
 from fixtures.session.fabric_plugin import EVIDENCE, FabricFailure, FabricOfTest
 
 WHERE = "GPU0-GPU2"
