@@ -23,6 +23,7 @@ from fixtures.machine.visible import choose
 from fixtures.matrix import Configuration
 from fixtures.processes.proctable import stat_fields
 from fixtures.run import Run, ServerSettings
+from fixtures.session.server_plugin import ApiServer
 from tests.unit.api_server.elsewhere import Elsewhere
 from tests.unit.processes.conftest import LONG, member, until
 
@@ -74,6 +75,13 @@ def test_a_server_is_kept_for_its_configuration(pool: ServerPool) -> None:
     assert stopped
     assert stopped.clean
     assert pool.retire() is None
+
+
+def test_a_tests_handle_knows_the_models_name(pool: ServerPool) -> None:
+    server, client = pool.obtain(ONE)
+    handle = ApiServer(pool, server)
+    assert handle.model_name == "stub"
+    assert client.post("/v1/chat/completions", {"model": handle.model_name, "messages": [{"content": "hi"}]})["model"]
 
 
 def test_restarts_are_limited_and_their_ends_told(pool: ServerPool) -> None:
