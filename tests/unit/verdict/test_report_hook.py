@@ -63,7 +63,7 @@ def test_a_test_that_passes_has_none(make):
 )
 def test_a_finding_is_a_section_where_it_isnt_the_failure(make, when, error, sections):
     made = make()
-    given_to(made.item).finding = Finding("acs", "warning", "is on")
+    given_to(made.item).finding = Finding("warning", "is on", check="acs")
     report = made.report(error, when=when)
     assert report.sections == sections
 
