@@ -31,8 +31,8 @@ group_hang = pytest.mark.rehearsal(
     "tests/multigpu/test_peer_access.py",
 )
 broken_fabric = pytest.mark.rehearsal(
-    *REVERSED,
     "--fault=broken-fabric",
+    *REVERSED,
     "--gpus=3,2,1",
     "--backend=turbomind",
     "--communicator=nccl",
