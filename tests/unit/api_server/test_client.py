@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from fixtures.api_server.client import Client
-from fixtures.api_server.death import RequestFailed, ServerDied, ServerHung
+from fixtures.api_server.death import RequestFailed, ServerDied
+from fixtures.api_server.hang import ServerHung
 from fixtures.api_server.ready import wait_until_ready
 from fixtures.api_server.server import Server
 from fixtures.processes.loop import LoopThread
