@@ -39,7 +39,7 @@ def test_the_examples_work(project):
     """A node with a saving governor and an old lmdeploy, a fault on two GPUs, a kv8 axis, a longer session."""
     node = (project.folder / "fixtures/rehearsal/nodes/l4x2.toml").read_text()
     (project.folder / "saving.toml").write_text(f'{node}\n[host]\ngovernor = "powersave"\n')
-    where = ("--rehearse", "--node=saving.toml", "--fault=negated-share", "-p", "no:fixtures.verdict.second_look")
+    where = ("--rehearse", "--node=saving.toml", "--fault=negated-share", "-p", "no:fixtures.session.fabric_plugin")
     matrix = ("--precision=fp16", "--communicator=nccl", "--p2p=p2p_on", "--kv-bits=8", "--session-len=4096")
     tests = ("tests/multigpu", "-k", "governor or founding_request or usage_adds_up")
     code, output = project.run(*tests, *where, *matrix)
