@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from fixtures.rehearsal.leftovers import RUN, ports_left, processes_left, shared_memory
 from fixtures.run import ROOT
+from tests.rehearsal.leftovers import RUN, ports_left, processes_left, shared_memory
 
 
 @dataclass(frozen=True)

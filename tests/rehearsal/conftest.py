@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.rehearsal.leftovers import RUN, ports_left, processes_left
 from tests.conftest import Ahead
+from tests.rehearsal.leftovers import RUN, ports_left, processes_left
 
 REPO = Path(__file__).parents[2]
 DEADLINE = 120.0

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fixtures.rehearsal.leftovers import RUN, ports_left, processes_left
+from tests.rehearsal.leftovers import RUN, ports_left, processes_left
 
 LISTEN = """
 import socket, sys

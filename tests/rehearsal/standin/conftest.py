@@ -20,11 +20,12 @@ from typing import Any
 import httpx
 import pytest
 
-from fixtures.known_answer.model_cache import ModelSpec, answer_text, folder_of
+from fixtures.known_answer.model_cache import ModelSpec, folder_of
 from fixtures.machine.machine import Machine
 from fixtures.processes.proctable import MARKER, marked_pids
 from fixtures.rehearsal.ledger import Ledger
 from fixtures.rehearsal.nodes import NODES, load_node
+from tests.unit.known_answer.answers import answer_text
 
 REPO = Path(__file__).parents[3]
 TOKENS = 12

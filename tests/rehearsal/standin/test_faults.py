@@ -110,6 +110,15 @@ def test_exit_zero(start, options):
     assert server.ended() == 0
 
 
+def test_exit_at_start(start, tmp_path):
+    """Before the port opens, and before anything is loaded."""
+    own = tmp_path / "own.toml"
+    own.write_text('description = "x"\naction = "exit"\nat = "start"\ncode = 3\n')
+    server = start("--tp 2", fault=str(own))
+    assert server.ended() == 3
+    assert server.log() == ""
+
+
 def test_wrong_backend(start, answer):
     server = start("--tp 2", fault=fault("wrong-backend")).ready()
     assert server.chat() == answer

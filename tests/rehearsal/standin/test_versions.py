@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.rehearsal.standin.conftest import REPO
+
 
 def lmdeploy(environment: dict[str, str], *argv: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "lmdeploy", *argv]
@@ -34,10 +36,31 @@ def test_help_offers_what_the_version_has(environment, version, has, lacks):
     assert "--communicator" not in pytorch
 
 
-def test_an_option_the_version_lacks_is_a_usage_error(environment):
-    refused = lmdeploy(environment("0.6.0"), "serve", "api_server", "model", "--dtype", "float16")
+@pytest.mark.parametrize(
+    ("version", "recorded"), [("0.5.0", "0.5.0"), ("0.9.2", "0.9.0"), ("0.10.0", "0.10.0"), ("0.19.0", "0.18.0")]
+)
+def test_help_is_the_newest_recorded_one_that_is_not_newer(environment, version, recorded):
+    shown = lmdeploy(environment(version), "serve", "api_server", "--help")
+    assert shown.stdout == (REPO / f"fixtures/rehearsal/standin/help/{recorded}.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("version", "arguments", "words"),
+    [
+        ("0.6.0", "--dtype float16", "unrecognized arguments: --dtype float16"),
+        ("0.6.0", "--quant-policy 5", "argument --quant-policy: invalid choice: 5 "),
+        ("0.18.0", "--quant-policy 5", "argument --quant-policy: invalid choice: '5' "),
+        ("0.18.0", "--communicator mpi", "argument --communicator: invalid choice: 'mpi' "),
+        ("0.18.0", "--tp two", "argument --tp: invalid int value: 'two'"),
+        ("0.18.0", "--hf-overrides {", "argument --hf-overrides: invalid loads value: '{'"),
+        ("0.18.0", "--eager-mode yes", "unrecognized arguments: yes"),
+        ("0.18.0", "--allow-origins", "argument --allow-origins: expected at least one argument"),
+    ],
+)
+def test_what_the_version_does_not_take_is_a_usage_error(environment, version, arguments, words):
+    refused = lmdeploy(environment(version), "serve", "api_server", "model", *arguments.split())
     assert refused.returncode == 2
-    assert "unrecognized arguments: --dtype float16" in refused.stderr
+    assert words in refused.stderr
 
 
 def test_version_is_the_nodes(environment):

@@ -14,7 +14,7 @@ from fixtures.interpreter.probe import Lmdeploy
 from fixtures.machine.machine import Gpu, Machine
 from fixtures.matrix import Configuration
 
-HELP = Path(__file__).parents[1] / "interpreter" / "help"
+HELP = Path(__file__).parents[3] / "fixtures/rehearsal/standin/help"
 ALL = sorted((file.stem for file in HELP.glob("*.txt")), key=lambda version: tuple(map(int, version.split("."))))
 MACHINE = Machine("t4x4", tuple(Gpu(i, f"GPU-{i}{i}", "Tesla T4", f"0000:{i}", 15360) for i in range(4)), (), ())
 OUTER = {"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}

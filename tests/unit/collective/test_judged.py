@@ -7,10 +7,11 @@ import pytest
 
 from fixtures.collective.cases import GpuPair
 from fixtures.collective.exchange import Conductor
-from fixtures.collective.outcome import STATUSES, Outcome
+from fixtures.collective.outcome import Outcome
 from fixtures.collective.seats import seats_of
 from fixtures.rehearsal.nodes import load_node
 from fixtures.report.contract import note_of
+from fixtures.report.fabric import STATUSES
 from fixtures.session.fabric_plugin import EVIDENCE, FabricFailure, FabricOfTest
 
 SEATS = seats_of(load_node("t4x4"))

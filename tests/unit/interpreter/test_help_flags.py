@@ -1,4 +1,4 @@
-"""Reading real help texts (tests/unit/argv/help, made by each release's own parser on Python 3.8 to 3.12)."""
+"""Reading real help texts (the stand-in's, printed by each release's own parser on Python 3.8 to 3.12)."""
 
 import argparse
 import re
@@ -8,7 +8,7 @@ import pytest
 
 from fixtures.interpreter.help_flags import parse_help
 
-HELP = Path(__file__).with_name("help")
+HELP = Path(__file__).parents[3] / "fixtures/rehearsal/standin/help"
 ALL = ["0.5.0", "0.6.0", "0.7.2", "0.9.0", "0.10.0", "0.12.0", "0.15.0", "0.18.0"]
 #: Flag -> the first of these versions that has it (the rest, up to 0.18.0, have it too).
 SINCE = {

@@ -12,8 +12,9 @@ from tokenizers import Tokenizer
 
 from fixtures.errors import BadInput
 from fixtures.known_answer.layout import SIZES
-from fixtures.known_answer.model_cache import ModelSpec, answer_text, answer_token_ids, folder_of
+from fixtures.known_answer.model_cache import ModelSpec, folder_of
 from fixtures.known_answer.weights import Layer, load_weights
+from tests.unit.known_answer.answers import answer_text, answer_token_ids
 
 FORMS = [(architecture, precision) for architecture in ("llama", "internlm2") for precision in ("fp16", "awq")]
 

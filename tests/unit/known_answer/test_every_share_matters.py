@@ -9,10 +9,11 @@ from itertools import combinations, permutations
 
 import pytest
 
-from fixtures.known_answer.lockstep import Lockstep
-from fixtures.known_answer.model_cache import ModelSpec, answer_token_ids, folder_of
-from fixtures.known_answer.share_faults import Copied, Lost, Stale, Twice, Unheard
+from fixtures.known_answer.model_cache import ModelSpec, folder_of
 from fixtures.known_answer.weights import load_weights
+from tests.unit.known_answer.answers import answer_token_ids
+from tests.unit.known_answer.lockstep import Lockstep
+from tests.unit.known_answer.share_faults import Copied, Lost, Stale, Twice, Unheard
 
 # Enough that each of eight shards of the vocabulary has one of the text, some two.
 ANSWER_TOKENS = 12

@@ -7,10 +7,11 @@ import pytest
 from tokenizers import Tokenizer
 
 from fixtures.errors import BadInput
-from fixtures.known_answer.forward import Alone, Shard
-from fixtures.known_answer.lockstep import Lockstep, exact
-from fixtures.known_answer.model_cache import ModelSpec, answer_token_ids, folder_of
+from fixtures.known_answer.forward import Shard
+from fixtures.known_answer.model_cache import ModelSpec, folder_of
 from fixtures.known_answer.weights import load_weights
+from tests.unit.known_answer.answers import answer_token_ids
+from tests.unit.known_answer.lockstep import Alone, Lockstep, exact
 
 
 @pytest.fixture(scope="module", params=["small", "full"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fixtures.known_answer.model_cache import ModelSpec, answer_text, answer_token_ids, folder_of
+from fixtures.known_answer.model_cache import ModelSpec, folder_of
+from tests.unit.known_answer.answers import answer_text, answer_token_ids
 
 MESSAGES = [
     {"role": "system", "content": "You are a helpful assistant."},

@@ -14,10 +14,11 @@ from fixtures.interpreter.help_flags import Flags
 from fixtures.interpreter.probe import Lmdeploy
 from fixtures.machine import shm
 from fixtures.machine.facts import UNLIMITED, GpuState, Xid
-from fixtures.machine.gather import container_kind, gather, memlock, run_command
+from fixtures.machine.gather import container_kind, gather, memlock
 from fixtures.machine.kernel_log import read
 from fixtures.machine.libraries import libnccl_copies, nccl_cuda_majors
 from fixtures.machine.nvml import read_machine
+from fixtures.machine.reading import run_command
 from fixtures.nccl.segments import SEGMENT, bytes_needed
 from fixtures.preflight.rules import CHECKS
 from fixtures.rehearsal.nodes import load_node

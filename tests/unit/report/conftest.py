@@ -26,7 +26,12 @@ from pathlib import Path
 import pytest
 from fixtures.machine.machine import Gpu, Machine
 from fixtures.matrix import Cell, Configuration
-from fixtures.report.contract import RUN_KEY, RunFacts, note
+from fixtures.interpreter.help_flags import Flags
+from fixtures.interpreter.probe import Lmdeploy
+from fixtures.rehearsal.site import RehearsedNode
+from fixtures.report.contract import note
+from fixtures.run import Run, ServerSettings
+from fixtures.session.run_plugin import RUN
 
 pytest_plugins = ["fixtures.session.report_plugin"]
 
@@ -48,9 +53,9 @@ def pytest_configure(config):
     if not config.option.no_facts:
         links = (("X", "PHB"), ("PHB", "X"))
         machine = Machine("t4x2", (gpu(0), gpu(1)), links, ((True, True), (True, True)), driver="535.1")
-        config.stash[RUN_KEY] = RunFacts(
-            machine, {"version": "0.6.0", "python": "3.8.19", "nccl": None}, CELLS, Path(config.option.report),
-            rehearsed=True, node="t4x2", fault="abort-first-request",
+        config.stash[RUN] = Run(
+            RehearsedNode(), machine, CELLS, Lmdeploy("/v/python", "0.6.0", Flags({}, {}), python_version="3.8.19"),
+            ServerSettings(), Path(config.option.report), node="t4x2", fault="abort-first-request",
         )
 
 def pytest_generate_tests(metafunc):

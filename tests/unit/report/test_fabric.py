@@ -9,11 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from fixtures.machine.here import Here
 from fixtures.machine.machine import Machine
-from fixtures.report.contract import PROPERTY, RunFacts, note, note_of
+from fixtures.report.contract import PROPERTY, note, note_of
 from fixtures.report.fabric import BAD, PARTS, STATUSES, merged
 from fixtures.report.phases import SKIPPED
 from fixtures.report.run_record import RunRecord
+from fixtures.run import Run, ServerSettings
 from tests.conftest import beside
 from tests.unit.report.conftest import Project, check_schema
 from tests.unit.report.fabric_records import a_finding, a_group, a_pair, a_peer
@@ -169,7 +171,7 @@ def test_findings_of_one_check():
 )
 def test_ranks_on_one_gpu_make_the_run_oversubscribed(records):
     """Also where no configuration of the matrix shares one."""
-    record = RunRecord(RunFacts(Machine("h", (), (), ()), None, [], Path("reports")))
+    record = RunRecord(Run(Here(), Machine("h", (), (), ()), (), None, ServerSettings(), Path("reports")))
     assert record.as_dict()["oversubscribed"] is False
     item = SimpleNamespace(user_properties=[])
     note(item, **records)

@@ -8,10 +8,13 @@ from typing import Any
 import jsonschema
 import pytest
 
+from fixtures.interpreter.help_flags import Flags
+from fixtures.interpreter.probe import Lmdeploy
+from fixtures.machine.here import Here
 from fixtures.machine.machine import Gpu, Machine
 from fixtures.matrix import Cell, Configuration
-from fixtures.report.contract import RunFacts
 from fixtures.report.run_record import RunRecord
+from fixtures.run import Run, ServerSettings
 from tests.unit.report.conftest import SCHEMA, check_schema
 
 MEASURED = {
@@ -44,7 +47,7 @@ def report() -> dict[str, Any]:
     """The report of a run that has only begun, on a machine without GPUs."""
     machine = Machine("laptop", (), (), (), why_no_gpus="no NVIDIA driver")
     cell = Cell(Configuration("turbomind", None, 1, "fp16"), "needs 1 GPU, this machine has none: no NVIDIA driver")
-    return RunRecord(RunFacts(machine, None, [cell], Path("reports"))).as_dict()
+    return RunRecord(Run(Here(), machine, (cell,), None, ServerSettings(), Path("reports"))).as_dict()
 
 
 def test_schema_is_a_schema():
@@ -111,8 +114,9 @@ def test_reason_belongs_to_what_did_not_pass(report, outcome, reason):
 def test_every_kind_of_link_and_a_gpu(report):
     gpu = Gpu(0, "GPU-1", "NVIDIA H200", "00000000:19:00.0", 143771)
     links = (("X", "NV18", "PIX"), ("PXB", "PHB", "NODE"), ("SYS", "X", "X"))
-    facts = RunFacts(Machine("h", (gpu,), links, ()), {"version": "0.18.0"}, [], Path("reports"))
-    made = RunRecord(facts).as_dict()
+    lmdeploy = Lmdeploy("/v/python", "0.18.0", Flags({}, {}))
+    run = Run(Here(), Machine("h", (gpu,), links, ()), (), lmdeploy, ServerSettings(), Path("reports"))
+    made = RunRecord(run).as_dict()
     check_schema(made)
     assert made["machine"]["gpus"] == [
         {"index": 0, "uuid": "GPU-1", "name": "NVIDIA H200", "bus_id": "00000000:19:00.0", "memory_mib": 143771}

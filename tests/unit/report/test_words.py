@@ -63,6 +63,11 @@ def test_note_refuses_what_cannot_cross_to_the_controller():
         note(SimpleNamespace(user_properties=[]), check=object())
 
 
+def test_note_refuses_a_fact_that_nobody_reads():
+    with pytest.raises(TypeError, match="colour"):
+        note(SimpleNamespace(user_properties=[]), colour="red")
+
+
 def report(when, outcome, longrepr=None, **more):
     """A pytest report of one phase, as far as the outcome rules look at it."""
     return SimpleNamespace(when=when, outcome=outcome, longrepr=longrepr, duration=1.5, **more)

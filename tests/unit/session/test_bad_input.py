@@ -15,9 +15,9 @@ from fixtures.rehearsal.nodes import NODES
 #: Command line → words of the one line. All but the last few are found without asking anything.
 LINES = {
     "--rehearse --node=dgx2": "unknown node 'dgx2'; known: a100x8, h200x1, rtx4090x2, t4x4, v100x8, or a TOML file",
-    "--rehearse --node=missing.toml": "missing.toml: no such file",
+    "--rehearse --node=missing.toml": "missing.toml: No such file",
     "--rehearse --node=asymmetric.toml": "links: asymmetric: GPU0-GPU1 is PIX, GPU1-GPU0 is NODE",
-    "--rehearse --node=not-toml.toml": "not TOML",
+    "--rehearse --node=not-toml.toml": "not valid TOML",
     "--node=t4x4": "--node=t4x4 needs --rehearse",
     "-m multigpu --node=t4x4": "--node=t4x4 needs --rehearse",
     "--fault=hang-first-request": "--fault=hang-first-request needs --rehearse",

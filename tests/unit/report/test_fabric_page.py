@@ -1,17 +1,18 @@
-"""The fabric's tables, in the terminal and in summary.md: within the width, nothing lost, nothing mistaken."""
+"""The page of the fabric, in the terminal and in summary.md: within the width, nothing lost, nothing mistaken."""
 
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fixtures.report.fabric_grid import gpus_words, speed_words
-from fixtures.report.grid import grid_of
+from fixtures.report.contents import page_of
+from fixtures.report.fabric import LEVELS, STATUSES
+from fixtures.report.fabric_tables import gpus_words, speed_words
 from fixtures.report.markdown import markdown
-from fixtures.report.summary import write_summary
+from fixtures.report.marks import STATUS_MARKS
+from tests.unit.report.conftest import SCHEMA
 from tests.unit.report.fabric_records import (
     ARMS,
     OPERATIONS,
@@ -23,14 +24,12 @@ from tests.unit.report.fabric_records import (
     a_test,
     whole_fabric,
 )
-from tests.unit.report.test_summary import Terminal
+from tests.unit.report.test_page import printed
 
 
-def printed(report: dict[str, Any], width: int = 80) -> list[str]:
-    """The section's lines."""
-    terminal = Terminal()
-    write_summary(terminal, report, Path("reports"), width)  # type: ignore[arg-type]
-    return terminal.out.getvalue().splitlines()
+def in_markdown(report: dict[str, Any]) -> str:
+    """summary.md's text."""
+    return markdown(page_of(report))
 
 
 def after(lines: list[str], start: str, count: int) -> list[list[str]]:
@@ -113,7 +112,10 @@ def test_words_of_cells_and_only_their_legend():
 
 def test_a_bad_pair_is_told_in_full():
     found = a_pair(0, 2, "p2p_off", "SYS", status="wrong", words="2 of 160 results wrong on GPU2: zeros")
-    for text in (" ".join(" ".join(printed(a_report(4, pairs=[found]))).split()), markdown(a_report(4, pairs=[found]))):
+    for text in (
+        " ".join(" ".join(printed(a_report(4, pairs=[found]))).split()),
+        in_markdown(a_report(4, pairs=[found])),
+    ):
         assert (
             "WRONG: GPU0 (00000000:10:00.0) and GPU2 (00000000:12:00.0), link SYS, p2p_off over SHM/direct: "
             "2 of 160 results wrong on GPU2: zeros"
@@ -130,7 +132,7 @@ def test_pairs_that_failed_servers_stood_on():
         ["GPU0", "ok", "SHM", "1.2", "?"],
         ["GPU1", "ok", "SHM", "1.2"],
     ]
-    for text in (" ".join(" ".join(printed(report)).split()), markdown(report).replace("\\", "")):
+    for text in (" ".join(" ".join(printed(report)).split()), in_markdown(report).replace("\\", "")):
         assert "p2p_off over" not in text
         assert "p2p_on over SHM/direct: 2 pairs, 1.2 GB/s" in text
         assert f"again under a failed server: p2p_on 1 ok, p2p_off 1 ok: {', '.join(under)}" in text
@@ -181,6 +183,24 @@ def test_groups_are_lines_under_their_gpus():
     assert any("CRASH: broadcast on GPUs 0-3, thread per GPU, p2p_direct_off over" in line for line in lines)
 
 
+def test_an_operation_or_method_that_nobody_knows_yet_has_its_place():
+    """In the order of the tests; a long word is halved where columns are narrow, and is whole in summary.md."""
+    groups = [a_group([0, 1], name) for name in ("all_to_all", "send_receive_asymmetrically", "broadcast")]
+    report = a_report(2, groups=groups, peer_access=[a_peer(method="copy_engine")])
+    lines = printed(report)
+    place = lines.index("  GPUs 0,1")
+    assert [line.split() for line in lines[place - 4 : place]] == [
+        ["send"],
+        ["all", "receive"],
+        ["to", "asymme-", "broad-"],
+        ["per", "GPU", "arm", "all", "trically", "cast"],
+    ]
+    assert "  copy_engine" in lines
+    page = in_markdown(report)
+    assert "| GPUs | per GPU | arm | all to all | send receive asymmetrically | broadcast |" in page
+    assert "| copy\\_engine | GPU0 | GPU1 |" in page
+
+
 def test_who_writes_into_whose_memory():
     lines = printed(a_report(2, peer_access=[a_peer(0, 1), a_peer(1, 0, status="wrong", words="lost")]))
     assert after(lines, "a store by the GPU", 3) == [["GPU0", "GPU1"], ["GPU0", "ok"], ["GPU1", "WRONG"]]
@@ -211,8 +231,8 @@ def test_the_fabrics_tests_are_counted_and_not_listed():
     tests[6] |= {"outcome": "failed", "reason": "during set-up: no torch", "phase": "set-up"}
     tests += [{**a_test("requests", "agree", "x"), "nodeid": "tests/multigpu/test_requests.py::test_agree"}]
     report = a_report(4, tests=tests, pairs=[a_pair(0, 3, status="waived", words="no peer access")])
-    assert grid_of(report).loose == (("agree", "ok"),)
     lines = printed(report)
+    assert lines[lines.index("not of one configuration:") + 1 :][:2] == ["  agree: ok", ""]
     assert "pairs: all_reduce 6 ok, 1 ERR, 1 skip, 1 not run" in lines
     assert "  1 x during set-up: no torch" in lines
     assert "  1 x not run: interrupted" in lines
@@ -224,7 +244,7 @@ def test_nothing_is_said_of_what_was_not_run():
     tests = [a_test("requests", "agree", "x")]
     for words in ("pairs", "groups", "peer access", "preflight", "busbw"):
         assert words not in "\n".join(printed(a_report(2, tests=tests))).lower()
-        assert words not in markdown(a_report(2, tests=tests)).lower()
+        assert words not in in_markdown(a_report(2, tests=tests)).lower()
     only_skipped = a_test("pairs", "all_reduce", "no_pair", "skipped", reason="pairs and groups need 2 GPUs")
     lines = printed(a_report(1, tests=[only_skipped]))
     place = lines.index("pairs: all_reduce 1 skip")
@@ -235,7 +255,7 @@ def test_nothing_is_said_of_what_was_not_run():
 def test_run_of_the_fabric_alone_has_no_grid_of_configurations():
     entry = {"id": "turbomind-tp1-fp16", "outcome": "skipped", "reason": "not run: no test was selected"}
     report = a_report(2, **whole_fabric(2), configurations=[{**entry, "ready_s": None, "starts": 0}])
-    for text in ("\n".join(printed(report)), markdown(report)):
+    for text in ("\n".join(printed(report)), in_markdown(report)):
         assert "turbomind" not in text
         assert "p2p" in text
 
@@ -246,7 +266,7 @@ def test_a_sweep_after_a_failure_shows_without_tests_of_the_fabric():
 
 
 def test_markdown_has_the_same_cells_as_tables():
-    page = markdown(a_report(4, **whole_fabric(4))).replace("\\", "")
+    page = in_markdown(a_report(4, **whole_fabric(4))).replace("\\", "")
     assert page.count("| GPU0 | ok SHM 1.2 | ok SHM 1.2 | ok SHM 1.2 |") == 3
     assert page.count("| GPU3 | ok | ok | ok |  |") == 2
     assert "| 0-3 | thread | p2p_direct_off | ok SHM 1.2 |" in page
@@ -256,8 +276,19 @@ def test_markdown_has_the_same_cells_as_tables():
 
 
 def test_words_of_a_log_do_not_act_as_markup():
-    page = markdown(a_report(2, pairs=[a_pair(status="crashed", words="<b>|@someone")]))
+    page = in_markdown(a_report(2, pairs=[a_pair(status="crashed", words="<b>|@someone")]))
     assert "\\<b\\>\\|@\u200bsomeone" in page
+
+
+def test_a_legend_in_markdown_is_no_list():
+    page = in_markdown(a_report(2, pairs=[a_pair(status="waived")]))
+    assert "\n\n`-` = waived: can't be made here\n" in page
+
+
+def test_statuses_and_levels_are_those_of_the_schema():
+    """And each status has a mark."""
+    assert set(SCHEMA["$defs"]["status"]["enum"]) == set(STATUSES) == STATUS_MARKS.keys()
+    assert set(SCHEMA["$defs"]["preflight"]["properties"]["level"]["enum"]) == set(LEVELS)
 
 
 @pytest.mark.parametrize(

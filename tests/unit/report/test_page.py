@@ -1,17 +1,20 @@
-"""The table: a full matrix within the terminal's width, and words that can't be mistaken."""
+"""The page of configurations: a full matrix within the terminal's width, and words that can't be mistaken."""
 
 from __future__ import annotations
 
 import io
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fixtures.report.contents import page_of
 from fixtures.report.fabric import PARTS
-from fixtures.report.grid import grid_of, headline
 from fixtures.report.markdown import markdown
-from fixtures.report.summary import write_summary
+from fixtures.report.page import Entry
+from fixtures.report.terminal import write_page
 
 CHECKS = [f"check_with_quite_a_long_name_{number}" for number in range(9)]
 IDS = [f"turbomind-tp{2**number}-fp16-nccl-p2p_off" for number in range(14)]
@@ -62,11 +65,17 @@ def a_report(tests: list[dict[str, Any]], ids: list[str] = IDS, **more: Any) -> 
     }
 
 
-def printed(report: dict[str, Any], width: int) -> list[str]:
+def printed(report: dict[str, Any], width: int = 80) -> list[str]:
     """The section's lines."""
     terminal = Terminal()
-    write_summary(terminal, report, Path("reports"), width)  # type: ignore[arg-type]
+    write_page(terminal, page_of(report), Path("reports"), width)  # type: ignore[arg-type]
     return terminal.out.getvalue().splitlines()
+
+
+def matrix(report: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The checks, and of each configuration what the matrix says of them."""
+    [table] = page_of(report).sections[0].tables
+    return list(table.columns), [[place.mark.word for place in row if isinstance(place, Entry)] for row in table.rows]
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
@@ -101,10 +110,11 @@ def test_words_of_cells():
     ]
     report = a_report(tests, ["a", "b", "c"])
     report["configurations"][2] |= {"outcome": "skipped", "reason": "no GPU"}
-    grid = grid_of(report)
-    assert grid.checks == ("x", "y", "z")
-    assert [row.cells for row in grid.rows] == [("ok", "FAIL", "ERR"), ("skip", "?", "-"), ("-", "-", "skip")]
-    assert grid.loose == (("both", "ERR"),)
+    assert matrix(report) == (
+        ["x", "y", "z"],
+        [["ok", "FAIL", "ERR"], ["skip", "?", "-"], ["-", "-", "skip"]],
+    )
+    assert "  both: ERR (failed before or after the check)" in printed(report)
 
 
 def test_cell_of_several_tests_says_the_worst():
@@ -114,12 +124,12 @@ def test_cell_of_several_tests_says_the_worst():
         a_test("a", "y"),
         a_test("a", "y", "failed", "test"),
     ]
-    assert grid_of(a_report(tests, ["a"])).rows[0].cells == ("ok", "FAIL")
+    assert matrix(a_report(tests, ["a"]))[1] == [["ok", "FAIL"]]
 
 
 def test_headline_says_what_is_not_proved():
-    lines = headline(a_report([], rehearsed=True, oversubscribed=True, run={"fault": "lost-share"}, lmdeploy=None))
-    assert lines == [
+    report = a_report([], rehearsed=True, oversubscribed=True, run={"fault": "lost-share"}, lmdeploy=None)
+    assert page_of(report).headline == [
         "machine t4x4: 4 x Tesla T4",
         "lmdeploy: none found",
         "REHEARSED: the GPUs are emulated, nothing here is about real ones",
@@ -128,9 +138,16 @@ def test_headline_says_what_is_not_proved():
     ]
 
 
+def test_page_is_plain_data():
+    """Any other writer gets all that there is to say."""
+    page = page_of(a_report([a_test(IDS[0], "x", "failed", "test"), a_test(None, "y")]))
+    assert json.dumps(asdict(page))
+    assert page.failed == [(f"t.py::test_x[{IDS[0]}]", "why")]
+
+
 def test_markdown_lets_no_words_act_as_markup():
     report = a_report([a_test(IDS[0], "x", "failed", "test") | {"reason": "<b>|@someone `x` [a](b)"}])
-    page = markdown(report)
+    page = markdown(page_of(report))
     assert "\\<b\\>\\|@\u200bsomeone \\`x\\` \\[a\\](b)" in page
     table = [line for line in page.splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(IDS)
