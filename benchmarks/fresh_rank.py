@@ -18,7 +18,7 @@ UNDER_TEST = Path(__file__).parents[1] / "fixtures" / "collective" / "under_test
 
 def main(order: str) -> None:
     sys.path.insert(0, str(UNDER_TEST))
-    run_steps = importlib.import_module("steps").run_steps
+    run_steps = importlib.import_module("rank_steps").run_steps
     given = json.loads(order)
     torch.set_num_threads(1)  # as in a worker
     cpu = torch.device("cpu")

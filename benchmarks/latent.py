@@ -21,15 +21,15 @@ LATENCY_MS = "BENCHMARK_LATENCY_MS"
 
 
 class Latent:
-    """One rank's end over such a link; a pair's steps have no other operation than all-reduce."""
+    """One rank's end over such a link."""
 
     def __init__(self, end: Any, seconds: float) -> None:
         self.rank, self.world_size = end.rank, end.world_size
         self._end, self._seconds = end, seconds
 
-    def all_reduce(self, send: torch.Tensor, receive: torch.Tensor) -> None:
+    def collective(self, operation: str, send: torch.Tensor, receive: torch.Tensor, root: int = 0) -> None:
         time.sleep(self._seconds)
-        self._end.all_reduce(send, receive)
+        self._end.collective(operation, send, receive, root)
 
     def synchronize(self) -> None:
         self._end.synchronize()

@@ -18,7 +18,7 @@ def open_communicators(job, rank, device):
 
 
 class Breaking:
-    """Does what it is told at one all-reduce (`call`), or at each, before the others' could be met.
+    """Does what it is told at one collective (`call`), or at each, before the others' could be met.
 
     `wrong_from`: from that call on the last element of each result is one too many.
     """
@@ -29,7 +29,7 @@ class Breaking:
     def __getattr__(self, name):
         return getattr(self._communicator, name)
 
-    def all_reduce(self, send, receive):
+    def collective(self, operation, send, receive, root=0):
         self._calls += 1
         if self._order.get("call", self._calls) == self._calls:
             time.sleep(self._order.get("sleep", 0))
@@ -37,6 +37,6 @@ class Breaking:
                 raise {"MemoryError": MemoryError}.get(self._order["error"], RuntimeError)(self._order["error"])
             if "end" in self._order:
                 os._exit(self._order["end"])
-        self._communicator.all_reduce(send, receive)
+        self._communicator.collective(operation, send, receive, root)
         if self._calls >= self._order.get("wrong_from", self._calls + 1):
             receive[-1] += 1

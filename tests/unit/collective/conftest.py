@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from fixtures.collective.exchange import Conductor, Exchange, Participant
 from fixtures.collective.fabric import Fabric
@@ -39,6 +40,16 @@ def step(operation: str = "all_reduce", count: int = 1021, repeat: int = 1, iter
         "iterations": iterations,
         "repeat": repeat,
     }
+
+
+def by_the_book(operation: str, sent: Sequence[torch.Tensor], rank: int, root: int) -> torch.Tensor:
+    """What a rank receives, from what all of them sent, as NCCL's documentation has it."""
+    return {
+        "all_reduce": lambda: sum(sent),
+        "all_gather": lambda: torch.cat(tuple(sent)),
+        "reduce_scatter": lambda: sum(sent).view(len(sent), -1)[rank],
+        "broadcast": lambda: sent[root],
+    }[operation]()
 
 
 QUICK = [step(), step("measure")]
@@ -139,7 +150,7 @@ class Rig:
         return dict(self.nursery.workers)
 
     def break_at(self, **order: Any) -> None:
-        """What breaking.py shall do in the next trials: at one all-reduce of a `rank` (the how many-th `call`) or at
+        """What breaking.py shall do in the next trials: at one collective of a `rank` (the how many-th `call`) or at
         each: `sleep`, then `error`, or `end` with an exit code."""
         self.orders.write_text(json.dumps(order))
 

@@ -119,34 +119,17 @@ def test_no_torch_here(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("keyword", "missing"),
+    ("run", "words"),
     [
-        ("GPU7", "GPU7"),
-        ("gpu0 and GPU9-gpu4-NODE", "GPU9, GPU4"),
-        ("GPU1+2 or GPU2+11", "GPU11"),
-        ("GPU0.1", "GPU0.1"),
-        ("(GPU0 and GPU3) or GPU1.", None),
-        ("process_per_gpu or founding", None),
-        ("", None),
+        (run_on("t4x4"), "; this run's GPUs: GPU0, GPU1, GPU2, GPU3"),
+        (run_on(T4X4.keeping([3, 1])), "; this run's GPUs: GPU3, GPU1"),
+        (run_on("h200x1", tp(2, 0, shared=True), oversubscribed=True), "; this run's GPUs: GPU0.0, GPU0.1"),
+        (
+            run_on("h200x1"),
+            ", and no pair of GPUs exists here: pairs and groups need 2 GPUs, this machine has 1; try --oversubscribe",
+        ),
     ],
 )
-@pytest.mark.parametrize("selected", [False, True])
-def test_gpus_that_k_names_and_the_run_has_not(keyword, missing, selected):
-    """Also where something else was selected, which would hide it."""
-    words = missing and f"-k names {missing}; the GPUs of this run are GPU0, GPU1, GPU2, GPU3"
-    assert why_not_selected(run_on("t4x4"), keyword, selected=selected) == words
-
-
-def test_ranks_that_k_names():
-    run = run_on("h200x1", tp(2, 0, shared=True), oversubscribed=True)
-    assert why_not_selected(run, "GPU0.0-GPU0.1 or GPU0.0+0.1 or GPU0", selected=True) is None
-    assert why_not_selected(run, "GPU0.2", selected=False) == "-k names GPU0.2; the GPUs of this run are GPU0.0, GPU0.1"
-
-
-def test_nothing_to_select_by_k():
-    """Without pairs their names select nothing; what else was selected may be all that was meant."""
-    run = run_on("h200x1")
-    words = '-k "GPU0 and GPU1" selects nothing, and no pair of GPUs exists here: pairs and groups need 2 GPUs, '
-    assert why_not_selected(run, "GPU0 and GPU1", selected=False) == f"{words}this machine has 1; try --oversubscribe"
-    assert why_not_selected(run, "GPU0 and GPU1", selected=True) is None
-    assert why_not_selected(run, "", selected=False) is None
+def test_a_keyword_that_selects_nothing(run, words):
+    """pytest doesn't say which names there are."""
+    assert why_not_selected(run, "GPU7 and p2p_on") == f'-k "GPU7 and p2p_on" selects nothing{words}'

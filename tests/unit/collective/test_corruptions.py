@@ -13,7 +13,8 @@ import fixtures.collective
 sys.path.insert(0, str(Path(fixtures.collective.__file__).parent / "under_test"))
 
 from diagnosis import BLOCK, explain
-from expectation import OPERATIONS, Expectation
+from expectation import Expectation
+from operations import COLLECTIVES
 from pattern import DTYPES, bits, poison, wrong_count
 
 CORRUPTIONS = 10_000
@@ -38,7 +39,7 @@ class Case:
         self.expectation = Expectation(operation, dtype, world_size, rank=world_size - 1, device="cpu")
         self.right = self.expectation.result(count, ITERATION)
         self.stale = [self.expectation.result(count, ITERATION - back) for back in (1, 2)]
-        offset = self.expectation.rank * count if operation == "reduce_scatter" else 0
+        offset = self.expectation.offset(count)
         self.shares, self.old_shares = (
             [self.expectation.pattern.share(count, rank, iteration, offset) for rank in range(world_size)]
             for iteration in (ITERATION, ITERATION - 1)
@@ -73,7 +74,7 @@ class Case:
             bits(got)[at] ^= torch.tensor(1).bitwise_left_shift(bit).to(bits(got).dtype)
             facts = {"bit": bit}
         elif kind == "share":
-            if self.expectation.operation in ("all_gather", "broadcast"):  # the first rank's is right there
+            if not self.expectation.declared.adds:  # the first rank's is right there
                 rank = facts["rank"] = 1 + rng.randrange(len(self.shares) - 1)
             got[at] = self.shares[rank][at]
         elif kind == "left_out":
@@ -93,7 +94,7 @@ class Case:
         return got, {"pattern": kind, **facts}
 
 
-ADDING = ("all_reduce", "reduce_scatter")
+ADDING = [operation for operation, declared in COLLECTIVES.items() if declared.adds]
 SUMS = ("left_out", "doubled", "stale_share")
 KINDS = ("zeros", "never_written", "stale", "shifted", "flipped_bit", "share", *SUMS)
 case = lru_cache(maxsize=None)(Case)
@@ -118,7 +119,7 @@ def test_ten_thousand_corruptions_are_detected_and_named(dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
     ("operation", "kind"),
-    [(operation, kind) for operation in OPERATIONS for kind in KINDS if kind not in SUMS or operation in ADDING],
+    [(operation, kind) for operation in COLLECTIVES for kind in KINDS if kind not in SUMS or operation in ADDING],
 )
 def test_each_pattern_of_each_operation(operation, dtype, kind):
     here = case(operation, dtype, 4, 300)
@@ -131,7 +132,7 @@ def test_each_pattern_of_each_operation(operation, dtype, kind):
 
 
 def test_right_results_are_exact():
-    for operation in OPERATIONS:
+    for operation in COLLECTIVES:
         here = case(operation, "bfloat16", 4, 300)
         told = here.explain(here.right.clone())
         assert told == {
@@ -253,12 +254,15 @@ def test_another_ranks_part_is_named():
     assert (told["pattern"], told["rank"], told["shift"]) == ("shifted", 1, -510)
 
 
+THE_FOUR = ("all_reduce", "all_gather", "reduce_scatter", "broadcast")
+
+
 def test_what_each_operation_sends_and_delivers():
     world, count, step = 3, 100, 2
-    sides = {op: [Expectation(op, "float16", world, rank, "cpu", root=1) for rank in range(world)] for op in OPERATIONS}
+    sides = {op: [Expectation(op, "float16", world, rank, "cpu", root=1) for rank in range(world)] for op in THE_FOUR}
     sent = {op: [side.sent(count, step) for side in ranks] for op, ranks in sides.items()}
     for rank in range(world):
-        result = {op: sides[op][rank].result(count, step) for op in OPERATIONS}
+        result = {op: sides[op][rank].result(count, step) for op in THE_FOUR}
         assert result["all_reduce"].equal(sum(sent["all_reduce"]))
         assert result["all_gather"].equal(torch.cat(sent["all_gather"]))
         assert result["reduce_scatter"].equal(sum(sent["reduce_scatter"]).view(world, count)[rank])
@@ -266,5 +270,5 @@ def test_what_each_operation_sends_and_delivers():
     # What isn't added may have all of the type's exact range.
     assert sides["all_gather"][0].pattern.largest == sides["broadcast"][0].pattern.largest == 2047
     assert sides["all_reduce"][0].pattern.largest == sides["reduce_scatter"][0].pattern.largest == 2047 // 3
-    with pytest.raises(ValueError, match="unknown operation 'reduce'"):
-        Expectation("reduce", "float16", 2, 0, "cpu")
+    with pytest.raises(ValueError, match="unknown operation 'all_alone'"):
+        Expectation("all_alone", "float16", 2, 0, "cpu")

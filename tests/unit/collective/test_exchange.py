@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-import fixtures.collective.exchange
 from fixtures.processes.proctable import marked_pids
 from tests.unit.collective.conftest import PATIENCE, lives, step, until
 
@@ -91,9 +90,9 @@ def test_a_long_step_that_gets_on_is_no_hang(rig):
         ("MemoryError", "inconclusive", "MemoryError"),
     ],
 )
-def test_a_workers_error_is_told(rig, monkeypatch, error, status, told):
+def test_a_workers_error_is_told(rig, watched, monkeypatch, error, status, told):
     """Which GPU, at which step; memory that didn't suffice says nothing of the path."""
-    monkeypatch.setattr(fixtures.collective.exchange, "GRACE", 0.1)
+    monkeypatch.setattr(watched, "grace", 0.1)
     rig.break_at(rank=1, call=2, error=error)
     outcome = rig.pair(0, 2, steps=[step(), step()])
     assert outcome.status == status
@@ -111,16 +110,16 @@ def test_a_worker_that_ends_by_itself(rig):
     assert ") exited with code 7 at all_reduce fp32 4084 B" in outcome.words
 
 
-def test_the_end_of_a_process_comes_before_its_consequences(rig, monkeypatch):
+def test_the_end_of_a_process_comes_before_its_consequences(rig, watched, monkeypatch):
     """Its partner's error arrives at once, its own end only when the stopped nursery goes on: the end is told."""
-    monkeypatch.setattr(fixtures.collective.exchange, "GRACE", 0.01)
+    monkeypatch.setattr(watched, "grace", 0.01)
     members = rig.endless(0, 2)
     os.kill(rig.process.pids[0], signal.SIGSTOP)
     try:
         os.kill(members[0].worker.pid, signal.SIGKILL)
         until(lambda: members[1].error, "the partner's error")
         until(lambda: members[0].worker.read_out, "the killed worker's line is closed")
-        time.sleep(0.05)  # more than GRACE
+        time.sleep(0.05)  # more than the grace
     finally:
         os.kill(rig.process.pids[0], signal.SIGCONT)
     outcome = rig.outcome(0, 2)

@@ -9,7 +9,7 @@ import pytest
 import fixtures.machine.leases
 from fixtures.collective.outcome import Outcome
 from fixtures.collective.seats import PROCESS_PER_GPU, THREAD_PER_GPU
-from fixtures.collective.steps import OPERATIONS
+from fixtures.collective.under_test.operations import OPERATIONS
 from fixtures.processes.proctable import marked_pids
 from tests.unit.collective.conftest import LONG, PATIENCE, step
 

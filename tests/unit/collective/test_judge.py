@@ -25,13 +25,11 @@ INCOMPLETE
 
 
 @pytest.fixture
-def member(tmp_path):
+def member():
     """Call it with a rank (or several) and what is known of it."""
 
     def make(*ranks, output="", **known):
-        file = tmp_path / f"output{ranks[0]}"
-        file.write_text(output)
-        worker = SimpleNamespace(pid=70 + ranks[0], output=file)
+        worker = SimpleNamespace(pid=70 + ranks[0], wrote=lambda: [line for line in output.splitlines() if line])
         return Participant(worker, ranks, tuple(f"GPU{rank}" for rank in ranks), **known)
 
     return make

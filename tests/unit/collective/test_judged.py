@@ -5,23 +5,27 @@ from types import SimpleNamespace
 
 import pytest
 
-import fixtures.collective.exchange
+from fixtures.collective.cases import GpuPair
+from fixtures.collective.exchange import Conductor
 from fixtures.collective.outcome import Outcome
+from fixtures.collective.seats import seats_of
+from fixtures.rehearsal.nodes import load_node
 from fixtures.report.contract import note_of
 from fixtures.report.fabric import STATUSES
 from fixtures.session.fabric_plugin import FabricFailure, FabricOfTest
 from fixtures.verdict.given import given_to
 
-WHERE = "GPU0-GPU2"
+SEATS = seats_of(load_node("t4x4"))
+PAIR = GpuPair(SEATS[0], SEATS[2], "NODE")
 
 
 def judged(status, libnccl=()):
-    """FabricOfTest._judged of an outcome; the test's item, and the outcome it returns."""
+    """A test of a pair with this outcome: its item, the outcome, and what the test calls."""
     config = SimpleNamespace(invocation_params=SimpleNamespace(args=["-q", "--pair-timeout=5"]))
     item = SimpleNamespace(stash=pytest.Stash(), user_properties=[], config=config, nodeid="test_x.py::test_x")
     outcome = Outcome(status, f"{status} it was", evidence=["a line", "another"])
-    of_test = FabricOfTest(item, SimpleNamespace(libnccl=libnccl))
-    return item, outcome, lambda: of_test._judged(outcome, WHERE)
+    of_test = FabricOfTest(item, SimpleNamespace(libnccl=libnccl, pair=lambda a, b, arm: outcome))
+    return item, outcome, lambda: of_test.all_reduce(PAIR, "p2p_on")
 
 
 def test_what_passed_passes():
@@ -43,7 +47,7 @@ def test_everything_else_fails(status):
         judge()
     assert failure.type is FabricFailure
     first, second, third = str(failure.value).splitlines()
-    assert (first, second.strip()) == (f"{status}: {WHERE}", f"{status} it was")
+    assert (first, second.strip()) == (f"{status}: {PAIR.words}, p2p_on", f"{status} it was")
     assert third.strip().startswith("look at: ")
     given = given_to(item)
     assert given.evidence == ["a line", "another"]
@@ -62,7 +66,7 @@ def test_two_copies_of_libnccl_are_noted_whatever_the_outcome(status):
     assert [record["level"] for record in note_of(item.user_properties).preflight] == ["failure"]
 
 
-class OverP2P(fixtures.collective.exchange.Conductor):
+class OverP2P(Conductor):
     """Trials whose log says P2P, whatever the arm."""
 
     async def run(self, communicators=1):
@@ -82,7 +86,7 @@ def test_an_off_arm_that_used_p2p_is_no_pass(rig, monkeypatch):
 
 def test_after_an_error_the_next_trial_gets_fresh_workers(rig, watched, monkeypatch):
     """What a failed collective leaves behind in a process must not reach the next pair."""
-    monkeypatch.setattr(fixtures.collective.exchange, "GRACE", 0.1)
+    monkeypatch.setattr(watched, "grace", 0.1)
     statuses = [rig.pair(0, 2).status]
     rig.break_at(rank=1, call=1, error="a wrong argument")
     statuses += [rig.pair(0, 2).status]

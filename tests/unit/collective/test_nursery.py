@@ -12,9 +12,6 @@ from pathlib import Path
 
 import pytest
 
-import fixtures.collective.nursery
-from fixtures.collective.nursery import Nursery, Worker
-from fixtures.machine.here import Here
 from fixtures.processes.proctable import marked_pids
 from tests.unit.collective.conftest import LONG, PATIENCE, lives, until
 
@@ -82,9 +79,9 @@ def test_an_interpreter_that_cant_be_started(make_rig, tmp_path, name, words):
     assert time.monotonic() - began < 5
 
 
-def test_an_interpreter_that_hangs_at_import(with_torch, monkeypatch):
-    monkeypatch.setattr(fixtures.collective.nursery, "START_DEADLINE", 0.5)
+def test_an_interpreter_that_hangs_at_import(with_torch):
     rig = with_torch("import time; print('looking for a driver', flush=True); time.sleep(3600)")
+    rig.fabric.start_deadline = 0.5
     outcome = rig.pair(0, 2)
     assert outcome.status == "inconclusive"
     assert outcome.words.endswith(" hasn't imported torch within 0.5 s: looking for a driver")
@@ -134,21 +131,30 @@ def test_a_worker_that_cant_be_prepared_says_why(with_torch):
     assert rig.pair(0, 2).words == "no worker for GPU0-p2p_on: ModuleNotFoundError: No module named 'nowhere'"
 
 
-def test_last_words_that_come_after_the_end(tmp_path):
+#: Plays the nursery: each worker's end is told before its connection comes, with what it says.
+LATE = """
+import json, socket, sys, time
+def connection(**hello):
+    end = socket.socket(socket.AF_UNIX)
+    end.connect(sys.argv[2])
+    end.sendall(json.dumps(hello).encode() + b"\\n")
+    return end
+nursery = connection(hello="nursery", error=None, gloo=True, torch="2.9.0")
+for line in nursery.makefile():
+    order = json.loads(line)
+    if name := order.get("fork"):
+        nursery.sendall(json.dumps({"ended": name, "code": 1}).encode() + b"\\n")
+        time.sleep(0.05)
+        with connection(hello="worker", name=name, pid=2**22) as worker:
+            worker.sendall(json.dumps({"event": "unusable", "error": "no device"}).encode() + b"\\n")
+"""
+
+
+def test_last_words_that_come_after_the_end(make_rig, tmp_path):
     """The nursery tells a worker's end while the worker's own connection still waits to be accepted."""
-
-    async def run():
-        nursery = Nursery(Here(), "python", {}, below=tmp_path)
-        worker = nursery.workers["1-GPU0"] = Worker("1-GPU0", tmp_path / "out", tmp_path / "log", [], None)
-        nursery._gone(worker, 1)
-        await asyncio.sleep(0.01)
-        connection = asyncio.StreamReader()
-        connection.feed_data(b'{"event": "unusable", "error": "no device"}\n')
-        connection.feed_eof()
-        await nursery._hear({"hello": "worker", "name": "1-GPU0", "pid": 71}, connection, None)
-        return [worker.inbox.get_nowait(), worker.inbox.get_nowait()]
-
-    assert asyncio.run(run()) == [{"event": "unusable", "error": "no device"}, None]
+    (tmp_path / "late.py").write_text(LATE)
+    rig = make_rig(python(tmp_path, f'exec {sys.executable} {tmp_path}/late.py "$@"'))
+    assert rig.pair(0, 2).words == "no worker for GPU0-p2p_on: no device"
 
 
 def test_closed_while_nccl_is_asked_about_a_hang(rig, watched, monkeypatch):
@@ -159,7 +165,7 @@ def test_closed_while_nccl_is_asked_about_a_hang(rig, watched, monkeypatch):
         asked.set()
         await asyncio.sleep(3600)
 
-    monkeypatch.setattr(watched, "_question", question)
+    monkeypatch.setattr(watched, "question", question)
     rig.break_at(rank=0, sleep=3600)
     rig.begin((0, 2), patience=PATIENCE)
     assert asked.wait(LONG)
@@ -201,12 +207,12 @@ def test_discarded_workers_leave_no_open_file(rig):
     until(lambda: len(os.listdir("/proc/self/fd")) <= before, "connections are closed")
 
 
-def test_a_nursery_that_stands_still_is_waited_for_once(with_torch, monkeypatch):
+def test_a_nursery_that_stands_still_is_waited_for_once(with_torch):
     """Not for each of the pairs, whose workers it should have started."""
     rig = with_torch(TORCH.format(cuda=None, nccl=False, gloo=True))
     rig.site.runs_on(**NOWHERE)
     rig.pair(0, 2)
-    monkeypatch.setattr(fixtures.collective.nursery, "START_DEADLINE", 0.2)
+    rig.nursery.start_deadline = 0.2
     os.kill(rig.process.pids[0], signal.SIGSTOP)
     began = time.monotonic()
     rig.begin((1, 3), (0, 3), (0, 1))

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import threading
 from dataclasses import replace
 
 import pytest
@@ -223,13 +224,33 @@ def test_an_idle_workers_death_is_told(rig):
     assert outcome.words.endswith(told)
 
 
-def test_a_check_that_was_given_up_hangs_no_other(rig):
+class GivenUp(Exception):
+    """Somebody's patience was at an end."""
+
+
+@pytest.fixture
+def give_up_when():
+    """Call it with a condition: once that holds, what the test waits for is given up, as by a time limit."""
+
+    def give_up(*_):
+        raise GivenUp
+
+    def watch(condition):
+        until(condition, "what is to be given up is under way")
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    former = signal.signal(signal.SIGUSR1, give_up)
+    yield lambda condition: threading.Thread(target=watch, args=[condition]).start()
+    signal.signal(signal.SIGUSR1, former)
+
+
+def test_a_check_that_was_given_up_hangs_no_other(rig, give_up_when):
     """A test's time limit may be shorter than the check's: the hung worker is replaced all the same."""
     assert check(rig, 1, 0).status == "pass"
     rig.fabric.pair_timeout = 5  # for the second check's sake, if it should hang
     rig.break_at(driver={"store": {"device": 1, "signal": "SIGSTOP"}})
-    given_up = rig.fabric._running().submit(rig.fabric._peer(rig.seats[1], rig.seats[0], "peer_write"))
-    until(lambda: [stat_fields(pid)[0] for pid in alive(rig).values()] == ["T"], "the worker stops itself")
-    given_up.cancel()
+    give_up_when(lambda: [stat_fields(pid)[0] for pid in alive(rig).values()] == ["T"])  # the worker stops itself
+    with pytest.raises(GivenUp):
+        check(rig, 1, 0)
     rig.break_at()
     assert check(rig, 1, 0).status == "pass"

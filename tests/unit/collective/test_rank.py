@@ -15,6 +15,7 @@ import torch
 
 import fixtures.collective
 from fixtures.collective.steps import results_of
+from tests.unit.collective.conftest import by_the_book
 
 sys.path.insert(0, str(Path(fixtures.collective.__file__).parent / "under_test"))
 steps = importlib.import_module("rank_steps")
@@ -40,7 +41,7 @@ class Call:
     communicator: int
     send: torch.Tensor
     receive: torch.Tensor
-    root: int | None
+    root: int
     before: torch.Tensor
     after: torch.Tensor | None = None
 
@@ -70,21 +71,9 @@ class Communicator:
         self.number, self.meeting, self.rank, self.calls, self.spoilt = number, meeting, rank, calls, spoilt
         self.world_size = len(meeting.sent)
 
-    def all_reduce(self, send, receive):
-        self.deliver("all_reduce", send, receive, sum)
-
-    def all_gather(self, send, receive):
-        self.deliver("all_gather", send, receive, torch.cat)
-
-    def reduce_scatter(self, send, receive):
-        self.deliver("reduce_scatter", send, receive, lambda sent: sum(sent).view(self.world_size, -1)[self.rank])
-
-    def broadcast(self, send, receive, root):
-        self.deliver("broadcast", send, receive, lambda sent: sent[root], root)
-
-    def deliver(self, operation, send, receive, result, root=None):
+    def collective(self, operation, send, receive, root=0):
         call = Call(operation, self.number, send, receive, root, receive.clone())
-        receive.copy_(result(self.meeting.exchange(self.rank, send)))
+        receive.copy_(by_the_book(operation, self.meeting.exchange(self.rank, send), self.rank, root))
         if self.spoilt and self.spoilt[0] == len(self.calls):
             receive[self.spoilt[1] :][:BLOCK] = 0
         call.after = receive.clone()
@@ -156,11 +145,11 @@ def test_every_rank_calls_what_the_step_says(operation, in_place, world_size):
     if operation == "broadcast":
         expected = [(name, 0, root) for root in range(world_size)]
     elif operation == "measure":
-        expected = [(name, 0, None)] * (ITERATIONS + 1) * REPEAT
+        expected = [(name, 0, 0)] * (ITERATIONS + 1) * REPEAT
     elif operation == "two_communicators":
-        expected = [(name, row % 2, None) for row in range(REPEAT)] * ITERATIONS
+        expected = [(name, row % 2, 0) for row in range(REPEAT)] * ITERATIONS
     else:
-        expected = [(name, 0, None)] * ITERATIONS * (REPEAT if operation == "many_small" else 1)
+        expected = [(name, 0, 0)] * ITERATIONS * (REPEAT if operation == "many_small" else 1)
     assert [[(c.operation, c.communicator, c.root) for c in own] for own in calls] == [expected] * world_size
 
 

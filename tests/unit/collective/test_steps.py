@@ -4,7 +4,6 @@ import pytest
 
 from fixtures.collective.steps import (
     MIB,
-    OPERATIONS,
     busbw_gb_per_s,
     group_steps,
     pair_steps,
@@ -13,6 +12,7 @@ from fixtures.collective.steps import (
     sizes_of,
     step_words,
 )
+from fixtures.collective.under_test.operations import OPERATIONS
 from fixtures.errors import BadInput
 
 

@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 
 import pytest
-import torch
 
 import fixtures.collective
+from tests.unit.collective.conftest import by_the_book
 
 sys.path.insert(0, str(Path(fixtures.collective.__file__).parent / "under_test"))
 worker = importlib.import_module("worker")
@@ -65,22 +65,12 @@ class Communicator:
     def __init__(self, device, rank):
         self.device, self.rank, self.world_size = device, rank, RANKS
 
-    def all_reduce(self, send, receive):
-        receive.copy_(sum(self.device.launch(self.rank, send, waits=True)))
-
-    def all_gather(self, send, receive):
-        receive.copy_(torch.cat(self.device.launch(self.rank, send, waits=True)))
-
-    def reduce_scatter(self, send, receive):
-        total = sum(self.device.launch(self.rank, send, waits=True))
-        receive.copy_(total.view(RANKS, -1)[self.rank])
-
-    def broadcast(self, send, receive, root):
-        sent = self.device.launch(self.rank, send, waits=self.rank != root)
-        if self.rank != root:
-            receive.copy_(sent[root])
-        else:
+    def collective(self, operation, send, receive, root=0):
+        if operation == "broadcast" and self.rank == root:
+            self.device.launch(self.rank, send, waits=False)
             receive.copy_(send)
+        else:
+            receive.copy_(by_the_book(operation, self.device.launch(self.rank, send, waits=True), self.rank, root))
 
     def synchronize(self):
         pass

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import fixtures.collective
+from fixtures.collective.exchange import Conductor
 from tests.unit.collective.conftest import PATIENCE, QUICK, until
 
 sys.path.insert(0, str(Path(fixtures.collective.__file__).parent / "under_test"))
@@ -42,7 +43,7 @@ def test_wrong_data_before_another_end(rig, order, patience, then):
 class Zeros:
     rank, world_size = 0, 1
 
-    def all_reduce(self, send, receive):
+    def collective(self, operation, send, receive, root=0):
         receive.zero_()
 
     def synchronize(self):
@@ -86,8 +87,20 @@ def test_a_dead_worker_is_told_of_its_own_gpu_alone(rig):
     assert "fresh" not in rig.outcome(2, 3).words
 
 
+def logging(*logs):
+    """Runs trials of which NCCL has logged this."""
+
+    class Logging(Conductor):
+        async def run(self, communicators=1):
+            trial = await super().run(communicators)
+            trial.logs = logs
+            return trial
+
+    return Logging
+
+
 def test_an_off_arm_without_a_log_is_no_control(rig, monkeypatch):
-    monkeypatch.setattr(fixtures.collective.exchange, "_read", lambda worker, offset: "")
+    monkeypatch.setattr(rig.fabric, "conductor", logging())
     off = rig.pair(0, 1, arm="p2p_off")
     assert off.status == "inconclusive"
     assert off.words.startswith("NCCL's log doesn't name the transport, so nothing proves that the arm is a control; ")
@@ -96,7 +109,7 @@ def test_an_off_arm_without_a_log_is_no_control(rig, monkeypatch):
 
 def test_a_forced_arm_that_nccl_refuses_is_waived(rig, monkeypatch):
     shm = "h:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via SHM/direct/direct\n"
-    monkeypatch.setattr(fixtures.collective.exchange, "_read", lambda worker, offset: shm)
+    monkeypatch.setattr(rig.fabric, "conductor", logging(shm))
     outcome = rig.pair(1, 2, arm="p2p_forced")
     assert outcome.status == "waived"
     assert outcome.words.startswith(

@@ -43,7 +43,7 @@ def reduced_twice(end, rank):
     """The second of two all-reduces."""
     receive = torch.zeros(COUNT, dtype=torch.int64)
     for shares in (FIRST, THEN):
-        end.all_reduce(shares[rank], receive)
+        end.collective("all_reduce", shares[rank], receive)
     return receive
 
 
@@ -74,7 +74,7 @@ def test_flipped_bit(ranks):
 
     def reduced(end, rank):
         receive = torch.zeros(COUNT, dtype=torch.int32)
-        end.all_reduce(THEN[rank].int(), receive)
+        end.collective("all_reduce", THEN[rank].int(), receive)
         return receive
 
     _, other = ranks(reduced, [FabricFault("wrong", pattern="bit_flip")])
@@ -87,10 +87,10 @@ def every_operation(end, rank):
     own = THEN[rank]
     reduced, gathered = torch.full((COUNT,), -1), torch.full((2 * COUNT,), -1)
     scattered, broadcast = torch.full((COUNT // 2,), -1), torch.full((COUNT,), -1)
-    end.all_reduce(own, reduced)
-    end.all_gather(own, gathered)
-    end.reduce_scatter(own, scattered)
-    end.broadcast(own, broadcast, 0)
+    end.collective("all_reduce", own, reduced)
+    end.collective("all_gather", own, gathered)
+    end.collective("reduce_scatter", own, scattered)
+    end.collective("broadcast", own, broadcast, 0)
     return reduced, gathered, scattered, broadcast
 
 

@@ -74,7 +74,7 @@ def test_every_field(loaded):
         (f'[[fabric]]\n{HANG}arms = ["on"]', "field 'arms' has 'on', must be one of p2p_on, p2p_off"),
         (f"[[fabric]]\n{HANG}ranks_min = 1", "field 'ranks_min' is 1, must be 2 or more"),
         (f'[[fabric]]\n{HANG}process_model = "threads"', "field 'process_model' is 'threads', must be one of process"),
-        (f'[[fabric]]\n{HANG}operation = "reduce"', "field 'operation' is 'reduce', must be one of all_reduce"),
+        (f'[[fabric]]\n{HANG}operation = "all_alone"', "field 'operation' is 'all_alone', must be one of all_reduce"),
         (f'[[fabric]]\n{HANG}dtype = "fp16"', "field 'dtype' is 'fp16', must be one of int32, float16"),
         (f"[[fabric]]\n{HANG}bytes_min = 0", "field 'bytes_min' is 0, must be 1 or more"),
         ('[[fabric]]\naction = "crash"\nsignal = "SIGKILL"', "field 'signal' is 'SIGKILL', must be one of SIGABRT"),

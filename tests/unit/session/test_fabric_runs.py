@@ -60,6 +60,15 @@ def test_one_pair_in_one_arm(project_here, capsys):
     assert selected == ["GPU0-GPU2-NODE-p2p_off"]
 
 
+@pytest.mark.parametrize(("keyword", "told"), [("GPU7", True), ("GPU0 and GPU7", True), ("GPU1-GPU2 or GPU7", False)])
+def test_a_gpu_that_k_names_and_the_run_has_not(project_here, capsys, keyword, told):
+    """Where nothing else was selected: then which there are, in one line."""
+    code = pytest.main(["-p", "no:faulthandler", "-q", *PAIRS, "-k", keyword, "--collect-only"])
+    assert code == (pytest.ExitCode.NO_TESTS_COLLECTED if told else 0)
+    words = f'-k "{keyword}" selects nothing; this run\'s GPUs: GPU0, GPU1, GPU2, GPU3\n'
+    assert (words in capsys.readouterr().out) == told
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
