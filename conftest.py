@@ -6,7 +6,7 @@ pytest_plugins = [
     "fixtures.session.server_plugin",
     "fixtures.session.assertion_plugin",
     "fixtures.session.fabric_plugin",
-    "fixtures.verdict.second_look",
+    "fixtures.verdict.report_hook",
     "fixtures.session.preflight_plugin",
     "fixtures.session.report_plugin",
 ]

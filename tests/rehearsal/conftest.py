@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import conftest
 from tests.conftest import Ahead
 from tests.rehearsal.leftovers import RUN, ports_left, processes_left
 
@@ -23,9 +24,12 @@ REPO = Path(__file__).parents[2]
 DEADLINE = 120.0
 #: For all of them; a hang's own rehearsal has a shorter deadline. A healthy server never meets one, on a busy machine.
 DEFAULTS = ("--max-restarts=1", "--start-timeout=20", "--request-timeout=20", "--stop-timeout=20")
-#: For rehearsals that look at a server alone: the sweep of the fabric under one that failed imports torch. Rehearsals
-#: without this make it after a hang (where it is looked at), after a death, and beside a server that lives.
-NO_SWEEP = ("-p", "no:fixtures.verdict.second_look")
+#: For rehearsals that look at a server alone: the sweep of the fabric under one that failed imports torch; without its
+#: plugin there is no fabric. Rehearsals without this make it after a hang (where it is looked at), after a death, and
+#: beside a server that lives.
+NO_SWEEP = ("-p", "no:fixtures.session.fabric_plugin")
+#: The suite's plugins loaded the other way round: nothing that a reader sees may depend on their order.
+REVERSED = tuple(word for name in reversed(conftest.pytest_plugins) for word in ("-p", name))
 #: What a rehearsal runs that names no file: the tests of servers.
 SERVERS = [f"tests/multigpu/test_{name}.py" for name in ("requests", "stop", "the_founding_case")]
 

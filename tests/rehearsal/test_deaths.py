@@ -85,6 +85,8 @@ def test_founding_case_has_both_in_one_report(rehearsal):
     told = rehearsal.told("the_founding_case", FP16_TP2)
     assert re.search(rf"{FP16_TP2} on GPU2,GPU1, ready in .*\n.*FAILED: .*killed by SIGABRT \(Aborted\)", told)
     assert re.search(rf"{AWQ_TP1} on GPU3, ready in .*\n.*answered in \d", told)
+    sections = re.findall(r"^-+ (api_server .*: log|repeat it by hand) -+$", told, flags=re.MULTILINE)
+    assert sections == [f"api_server {FP16_TP2}: log", "repeat it by hand"], "of the one that failed"
 
 
 @crash_at_start

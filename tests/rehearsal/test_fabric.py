@@ -5,6 +5,7 @@ import re
 import pytest
 
 from fixtures.rehearsal.nodes import load_node
+from tests.rehearsal.conftest import REVERSED
 
 FP16_TP2 = "turbomind-tp2-fp16-nccl"
 BUS = {gpu.index: gpu.bus_id for gpu in load_node("a100x8").gpus}
@@ -31,6 +32,7 @@ group_hang = pytest.mark.rehearsal(
 )
 broken_fabric = pytest.mark.rehearsal(
     "--fault=broken-fabric",
+    *REVERSED,
     "--gpus=3,2,1",
     "--backend=turbomind",
     "--communicator=nccl",
@@ -223,7 +225,10 @@ def test_peer_access_is_that_of_the_node(rehearsal):
 
 @broken_fabric
 def test_failed_server_is_told_with_the_fabric_under_it(rehearsal):
-    """The pair that the server stood on, again and in both arms, before its log; with P2P off the server answers."""
+    """The pair that the server stood on, again and in both arms, before its log; with P2P off the server answers.
+
+    The same sections in the same order as ever, though the plugins come in another.
+    """
     on, off = f"{FP16_TP2}-p2p_on", f"{FP16_TP2}-p2p_off"
     assert rehearsal.status == 1
     told = rehearsal.told("founding_request", on)

@@ -11,6 +11,7 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
 #: From the ground up; what stands on one floor imports nothing of it but its own room.
 FLOORS = [
     {"errors"},
+    {"option"},
     {"processes"},
     {"nccl", "interpreter", "known_answer"},
     {"machine"},

@@ -13,7 +13,8 @@ import httpx
 import pytest
 
 from fixtures.api_server.client import Client
-from fixtures.api_server.death import RequestFailed, ServerDied, ServerHung
+from fixtures.api_server.death import RequestFailed, ServerDied
+from fixtures.api_server.hang import ServerHung
 from fixtures.api_server.ready import wait_until_ready
 from fixtures.api_server.server import Server
 from fixtures.processes.loop import LoopThread
@@ -47,13 +48,40 @@ def test_answers(client: Client) -> None:
         3,
     )
     assert plain.first_token_s is None
+    assert plain.raw["usage"] == {"prompt_tokens": 5, "completion_tokens": 3}
+    assert "raw" not in repr(plain)
     streamed = client.chat({"messages": [{"role": "user", "content": "hi"}]}, stream=True)
     assert (streamed.text, streamed.finish_reason) == ("hi: n1 n2 n3", "length")
     assert streamed.first_token_s is not None
     assert 0 < streamed.first_token_s <= streamed.seconds
+    assert streamed.raw[0] == {"choices": [{"delta": {"role": "assistant"}}]}
+    assert streamed.raw[-1] == {"choices": [{"delta": {}, "finish_reason": "length"}]}
     assert client.get("/v1/models") == 200
     assert client.canary().text.startswith("Are: ")
     assert client.server.in_flight.now() == []
+
+
+def asking(what: str) -> dict[str, object]:
+    return {"model": "of my own", "messages": [{"content": what}]}
+
+
+def test_a_plain_post(client: Client) -> None:
+    """The body goes as it stands, and the JSON comes as it is."""
+    answer = client.post("/v1/completions", asking("hi"))
+    assert (answer["model"], answer["choices"][0]["message"]["content"]) == ("of my own", "hi: n1 n2 n3")
+    assert client.post("/v1/completions", asking("garbage [1]")) == [1]
+    with pytest.raises(RequestFailed, match="the server answered 503: out of order"):
+        client.post("/v1/completions", asking("status 503"))
+    with pytest.raises(RequestFailed, match="the server's answer can't be read: 'no JSON'"):
+        client.post("/v1/completions", asking("garbage no JSON"))
+    assert client.server.in_flight.now() == []
+
+
+def test_a_death_and_a_hang_during_a_plain_post(mortal: Client, hasty: Client) -> None:
+    with pytest.raises(ServerHung, match=r"POST /v1/completions: no whole answer within 0.5 s"):
+        hasty.post("/v1/completions", asking("wait"))
+    with pytest.raises(ServerDied, match=r"while serving 1 request\n  in flight: POST /v1/completions, for"):
+        mortal.post("/v1/completions", asking("signal 6"))
 
 
 def test_chat_all_answers_in_the_order_of_the_requests(client: Client) -> None:

@@ -1,18 +1,21 @@
 """The command line of each configuration for each release whose help text is here."""
 
 import itertools
+import os
 import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from fixtures.api_server.command import Missing, ServerCommand, server_command
+from fixtures.api_server.command import Missing, Ports, ServerCommand, check_extra, command_of
 from fixtures.errors import BadInput
 from fixtures.interpreter.help_flags import parse_help
 from fixtures.interpreter.probe import Lmdeploy
+from fixtures.machine.here import Here
 from fixtures.machine.machine import Gpu, Machine
 from fixtures.matrix import Configuration
+from fixtures.run import Run, ServerSettings
 
 HELP = Path(__file__).parents[3] / "fixtures/rehearsal/standin/help"
 ALL = sorted((file.stem for file in HELP.glob("*.txt")), key=lambda version: tuple(map(int, version.split("."))))
@@ -20,6 +23,21 @@ MACHINE = Machine("t4x4", tuple(Gpu(i, f"GPU-{i}{i}", "Tesla T4", f"0000:{i}", 1
 OUTER = {"PATH": "/usr/bin", "CUDA_VISIBLE_DEVICES": "0,1,2,3"}
 ALWAYS = "serve api_server /m --backend {} --tp {} --server-name 127.0.0.1 --server-port 23333 --session-len 2048 "
 ALWAYS += "--cache-max-entry-count 0.2 --log-level WARNING"
+HTTP = Ports(23333)
+NODES = Ports(23333, [23400], 29999)
+
+
+class Asked(Run):
+    """A run whose known-answer model is nowhere."""
+
+    def model(self, precision: str) -> str:
+        return self.models.get(precision) or "/m"
+
+
+@pytest.fixture(autouse=True)
+def outer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment that commands start from."""
+    monkeypatch.setattr(os, "environ", OUTER)
 
 
 def lmdeploy(version: str, devices: bool = True) -> Lmdeploy:
@@ -27,21 +45,31 @@ def lmdeploy(version: str, devices: bool = True) -> Lmdeploy:
     return Lmdeploy("/v/python", version, flags, turbomind_fields=frozenset({"devices"} if devices else ()))
 
 
-def command(configuration: Configuration, version: str, **options) -> ServerCommand:
-    made = server_command(configuration, MACHINE, lmdeploy(version), "/m", port=23333, outer=OUTER, **options)
-    assert isinstance(made, ServerCommand), made
-    return made
+def made(
+    configuration: Configuration, version: str | Lmdeploy, ports: Ports = HTTP, ray: str | None = None, **more: object
+) -> ServerCommand | Missing:
+    """The command of a run on MACHINE; `more`: fields of the run."""
+    found = lmdeploy(version) if isinstance(version, str) else version
+    asked = {"settings": ServerSettings(), **more}
+    run = Asked(site=Here(MACHINE), machine=MACHINE, cells=(), lmdeploy=found, report_folder=Path("/nowhere"), **asked)
+    return command_of(run, configuration, ports, ray)
 
 
-def missing(configuration: Configuration, version: str, devices: bool = True) -> str:
-    made = server_command(configuration, MACHINE, lmdeploy(version, devices), "/m", port=23333, outer=OUTER)
-    assert isinstance(made, Missing), made
-    return made.reason
+def command(configuration: Configuration, version: str | Lmdeploy, *ports: Ports, **more: object) -> ServerCommand:
+    found = made(configuration, version, *ports, **more)
+    assert isinstance(found, ServerCommand), found
+    return found
 
 
-def rest(configuration: Configuration, version: str, **options) -> str:
+def missing(configuration: Configuration, version: str | Lmdeploy) -> str:
+    found = made(configuration, version)
+    assert isinstance(found, Missing), found
+    return found.reason
+
+
+def rest(configuration: Configuration, version: str, **more: object) -> str:
     """What comes after the words that every release gets."""
-    (member,) = command(configuration, version, **options).members
+    (member,) = command(configuration, version, **more).members
     start = shlex.split(ALWAYS.format(configuration.backend, configuration.tp))
     assert list(member.argv[: 3 + len(start)]) == ["/v/python", "-m", "lmdeploy", *start]
     return " ".join(member.argv[3 + len(start) :])
@@ -90,24 +118,13 @@ def test_a_release_gets_what_it_offers(configuration: Configuration, version: st
     ids=lambda value: value.id if isinstance(value, Configuration) else value,
 )
 def test_no_release_gets_a_flag_or_a_choice_it_lacks(version: str, configuration: Configuration) -> None:
-    made = server_command(
-        configuration,
-        MACHINE,
-        lmdeploy(version),
-        "/m",
-        port=1,
-        node_ports=[2],
-        rendezvous_port=3,
-        trust_remote_code=True,
-        model_name="name",
-        outer=OUTER,
-    )
-    if isinstance(made, Missing):
-        assert "\n" not in made.reason
+    found = made(configuration, version, NODES, architecture="internlm2")
+    if isinstance(found, Missing):
+        assert "\n" not in found.reason
         assert configuration not in (TP1, TP1_AWQ, NCCL, NCCL_AWQ, PYTORCH)
         return
     flags = lmdeploy(version).flags
-    for member in made.members:
+    for member in found.members:
         given = list(itertools.dropwhile(lambda word: word != "/m", member.argv))[1:]
         for word, value in itertools.pairwise([*given, "--end"]):
             if word.startswith("--"):
@@ -132,10 +149,9 @@ def test_what_a_release_lacks_is_said_in_words(configuration: Configuration, ver
 
 def test_the_pytorch_engine_gets_no_communicator_even_where_the_help_has_no_sections() -> None:
     flags = parse_help((HELP / "0.18.0.txt").read_text().replace(" engine arguments:", "-ish arguments:"))
-    made = server_command(PYTORCH, MACHINE, Lmdeploy("/v/python", "0.18.0", flags), "/m", port=1, outer=OUTER)
-    assert isinstance(made, ServerCommand)
-    assert "--communicator" not in made.members[0].argv
-    assert "--eager-mode" in made.members[0].argv
+    (member,) = command(PYTORCH, Lmdeploy("/v/python", "0.18.0", flags)).members
+    assert "--communicator" not in member.argv
+    assert "--eager-mode" in member.argv
 
 
 @pytest.mark.parametrize(
@@ -148,12 +164,11 @@ def test_the_pytorch_engine_gets_no_communicator_even_where_the_help_has_no_sect
 )
 def test_a_choice_that_a_later_release_drops(configuration: Configuration, old: str, new: str, reason: str) -> None:
     flags = parse_help((HELP / "0.18.0.txt").read_text().replace(old, new))
-    made = server_command(configuration, MACHINE, Lmdeploy("/v/python", "0.18.0", flags), "/m", port=1, outer=OUTER)
-    assert made == Missing(reason)
+    assert missing(configuration, Lmdeploy("/v/python", "0.18.0", flags)) == reason
 
 
 def test_engine_without_devices_cant_share_a_gpu() -> None:
-    assert "no TurbomindEngineConfig.devices" in missing(SHARED_IPC, "0.7.2", devices=False)
+    assert "no TurbomindEngineConfig.devices" in missing(SHARED_IPC, lmdeploy("0.7.2", devices=False))
 
 
 def test_four_cuda_ipc_ranks_dont_share_a_gpu() -> None:
@@ -173,15 +188,9 @@ def test_two_cuda_ipc_ranks_on_one_gpu_start_through_the_launcher() -> None:
     assert member.environment["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"
 
 
-def test_a_smaller_chunk_stays_when_ranks_share_a_gpu() -> None:
-    (member,) = command(SHARED_IPC, "0.18.0", max_prefill_token_num=16).members
-    assert member.argv[-2:] == ("--max-prefill-token-num", "16")
-
-
 def test_two_nccl_ranks_on_one_gpu_are_two_nodes() -> None:
-    made = command(SHARED_NCCL, "0.18.0", node_ports=[23400], rendezvous_port=29999)
-    assert made.asked == 0
-    for rank, (member, port) in enumerate(zip(made.members, ["23333", "23400"], strict=True)):
+    both = command(SHARED_NCCL, "0.18.0", NODES)
+    for rank, (member, port) in enumerate(zip(both.members, ["23333", "23400"], strict=True)):
         words = " ".join(member.argv)
         assert f"--server-port {port} " in words
         assert "--tp 2 " in words
@@ -195,15 +204,18 @@ def test_two_nccl_ranks_on_one_gpu_are_two_nodes() -> None:
 
 def test_two_nodes_without_ports_are_the_callers_mistake() -> None:
     with pytest.raises(ValueError, match="1 node ports and a rendezvous port"):
-        command(SHARED_NCCL, "0.18.0", node_ports=[1])
+        command(SHARED_NCCL, "0.18.0", Ports(23333, [1]))
+    with pytest.raises(ValueError, match="1 node ports and a rendezvous port"):
+        command(SHARED_NCCL, "0.18.0", Ports(23333, rendezvous=1))
 
 
-def test_trust_and_name_and_extra_arguments_come_last() -> None:
-    options = {"trust_remote_code": True, "model_name": "m", "extra_args": ["--quant-policy", "8", "--session-len=99"]}
-    assert rest(TP1, "0.18.0", **options).endswith(
-        "--trust-remote-code --model-name m --quant-policy 8 --session-len=99"
-    )
-    assert rest(TP1, "0.6.0", **options).endswith("128 --model-name m --quant-policy 8 --session-len=99")
+@pytest.mark.parametrize("own", [{"architecture": "internlm2"}, {"models": {"fp16": "/m"}}])
+def test_trust_and_extra_arguments_come_last(own: dict[str, object]) -> None:
+    settings = ServerSettings(server_args=("--cache-block-seq-len", "32", "--session-len=99"))
+    extra = "--cache-block-seq-len 32 --session-len=99"
+    assert rest(TP1, "0.18.0", settings=settings, **own).endswith(f"128 --trust-remote-code {extra}")
+    assert rest(TP1, "0.6.0", settings=settings, **own).endswith(f"128 {extra}")
+    assert "--trust-remote-code" not in rest(TP1, "0.18.0", settings=settings)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +228,7 @@ def test_trust_and_name_and_extra_arguments_come_last() -> None:
 )
 def test_extra_arguments_that_cant_be_are_refused(word: str, reason: str) -> None:
     with pytest.raises(BadInput) as refused:
-        command(TP1, "0.6.0", extra_args=[word])
+        check_extra(["INFO", word], lmdeploy("0.6.0"))
     assert str(refused.value) == reason
 
 
@@ -224,22 +236,15 @@ def test_ranks_see_the_configurations_gpus_in_its_order() -> None:
     assert command(IPC, "0.18.0").members[0].environment["CUDA_VISIBLE_DEVICES"] == "GPU-22,GPU-11"
 
 
-def test_shell_text_repeats_it() -> None:
+def test_shell_text_repeats_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell that runs the text gives the program the same arguments and variables."""
     outer = {"PATH": "/usr/bin:/bin", "NCCL_P2P_LEVEL": "SYS", "CUDA_VISIBLE_DEVICES": "0,1"}
-    made = server_command(
-        NCCL_AWQ,
-        MACHINE,
-        Lmdeploy("/usr/bin/printenv", "0.6.0", lmdeploy("0.6.0").flags),
-        "/models/it's here",
-        port=23333,
-        outer=outer,
-        ray_folder="/tmp/r",
-    )
-    assert isinstance(made, ServerCommand)
-    text = made.as_shell()
+    monkeypatch.setattr(os, "environ", outer)
+    printing = Lmdeploy("/usr/bin/printenv", "0.6.0", lmdeploy("0.6.0").flags)
+    repeated = command(NCCL_AWQ, printing, models={"awq": "/models/it's here"}, ray="/tmp/r")
+    text = repeated.as_shell()
     assert text.startswith("env -u NCCL_P2P_LEVEL CUDA_VISIBLE_DEVICES=GPU-00,GPU-11 NCCL_P2P_DISABLE=1 /usr/bin/print")
-    (member,) = made.members
+    (member,) = repeated.members
     assert tuple(shlex.split(text)[5:]) == member.argv
     shown = subprocess.run(
         ["sh", "-c", text.partition(" -m ")[0]], env=outer, capture_output=True, text=True, check=True
@@ -249,7 +254,7 @@ def test_shell_text_repeats_it() -> None:
 
 
 def test_shell_text_of_two_nodes_starts_both() -> None:
-    text = command(SHARED_NCCL, "0.18.0", node_ports=[23400], rendezvous_port=29999).as_shell()
+    text = command(SHARED_NCCL, "0.18.0", NODES).as_shell()
     first, second = text.split("\n")
     assert first.endswith("--dist-init-addr 127.0.0.1:29999 &")
     assert "NCCL_HOSTID=n0" in first
@@ -258,8 +263,7 @@ def test_shell_text_of_two_nodes_starts_both() -> None:
 
 
 def test_starts_from_this_process_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TM_COMM_NVLS_ENABLE", "0")
-    made = server_command(TP1, MACHINE, lmdeploy("0.18.0"), "/m", port=1)
-    assert isinstance(made, ServerCommand)
-    assert made.members[0].environment["TM_COMM_NVLS_ENABLE"] == "0"
-    assert "TM_COMM_NVLS_ENABLE" not in made.as_shell()
+    monkeypatch.setitem(os.environ, "TM_COMM_NVLS_ENABLE", "0")
+    given = command(TP1, "0.18.0")
+    assert given.members[0].environment["TM_COMM_NVLS_ENABLE"] == "0"
+    assert "TM_COMM_NVLS_ENABLE" not in given.as_shell()

@@ -12,19 +12,23 @@ from pathlib import Path
 import pytest
 
 from fixtures.api_server import stop as stopping
-from fixtures.api_server.death import ServerDied, ServerHung
+from fixtures.api_server.death import ServerDied
+from fixtures.api_server.hang import ServerHung
 from fixtures.api_server.pool import NoServer, ServerPool, StopFailed, WrongBackend
 from fixtures.api_server.server import Server
 from fixtures.interpreter.help_flags import parse_help
 from fixtures.interpreter.probe import Lmdeploy
+from fixtures.machine.site import CollectiveBackend
 from fixtures.machine.visible import choose
 from fixtures.matrix import Configuration
 from fixtures.processes.proctable import stat_fields
 from fixtures.run import Run, ServerSettings
+from fixtures.session.server_plugin import ApiServer
 from tests.unit.api_server.elsewhere import Elsewhere
 from tests.unit.processes.conftest import LONG, member, until
 
 ONE = Configuration("turbomind", None, 1, "fp16", gpus=(0,))
+TP2 = Configuration("turbomind", "nccl", 2, "fp16", p2p="p2p_on", gpus=(0, 1))
 OTHER = Configuration("turbomind", None, 1, "awq", gpus=(1,))
 FLAGS = "  --backend {pytorch,turbomind}\n  --communicator {nccl,cuda-ipc}\n  --model-format {hf,awq}\n"
 LMDEPLOY = Lmdeploy("/nowhere/python", "0.18.0", parse_help(FLAGS))
@@ -71,6 +75,13 @@ def test_a_server_is_kept_for_its_configuration(pool: ServerPool) -> None:
     assert stopped
     assert stopped.clean
     assert pool.retire() is None
+
+
+def test_a_tests_handle_knows_the_models_name(pool: ServerPool) -> None:
+    server, client = pool.obtain(ONE)
+    handle = ApiServer(pool, server)
+    assert handle.model_name == "stub"
+    assert client.post("/v1/chat/completions", {"model": handle.model_name, "messages": [{"content": "hi"}]})["model"]
 
 
 def test_restarts_are_limited_and_their_ends_told(pool: ServerPool) -> None:
@@ -212,3 +223,35 @@ def test_a_released_server_is_left(pool: ServerPool) -> None:
     assert pool.retire() is None
     assert client.canary().text
     server.process.end()
+
+
+def addresses(pool: ServerPool, configuration: Configuration) -> list[str | None]:
+    """Where a configuration's server was told to answer RAS's clients."""
+    server, _ = pool.obtain(configuration)
+    line = server.command.as_shell()
+    assert "NCCL_RAS_ADDR" not in line, "whoever repeats it by hand doesn't need it"
+    return [each.environment.get("NCCL_RAS_ADDR") for each in server.command.members]
+
+
+def test_a_server_has_a_ras_address_of_its_own_where_nccl_may_carry_it(
+    pool: ServerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NCCL_RAS_ADDR", raising=False)
+    [own] = addresses(pool, TP2)
+    host, _, port = str(own).rpartition(":")
+    assert (host, port.isdigit()) == ("127.0.0.1", True)
+    assert pool.last
+    assert int(port) != pool.last.port
+    for without in (replace(TP2, communicator=None, tp=1, p2p=None), replace(TP2, communicator="cuda-ipc", p2p=None)):
+        assert addresses(pool, without) == [None]
+
+
+def test_a_ras_address_set_outside_stays(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_RAS_ADDR", "localhost:28028")
+    assert addresses(pool, TP2) == ["localhost:28028"]
+
+
+def test_where_ras_cant_be_asked_there_is_no_address(pool: ServerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NCCL_RAS_ADDR", raising=False)
+    monkeypatch.setattr(pool.run.site, "collectives", CollectiveBackend(ras=False))
+    assert addresses(pool, TP2) == [None]

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from fixtures.api_server import ready
-from fixtures.api_server.death import ServerDied, ServerHung
+from fixtures.api_server.death import ServerDied
+from fixtures.api_server.hang import ServerHung
 from fixtures.api_server.ready import wait_until_ready
 from fixtures.processes.ports import free_ports
 from tests.unit.api_server.conftest import ANSWERING, Launch, answering

@@ -12,7 +12,8 @@ from fixtures.collective.seats import seats_of
 from fixtures.rehearsal.nodes import load_node
 from fixtures.report.contract import note_of
 from fixtures.report.fabric import STATUSES
-from fixtures.session.fabric_plugin import EVIDENCE, FabricFailure, FabricOfTest
+from fixtures.session.fabric_plugin import FabricFailure, FabricOfTest
+from fixtures.verdict.given import given_to
 
 SEATS = seats_of(load_node("t4x4"))
 PAIR = GpuPair(SEATS[0], SEATS[2], "NODE")
@@ -20,7 +21,8 @@ PAIR = GpuPair(SEATS[0], SEATS[2], "NODE")
 
 def judged(status, libnccl=()):
     """A test of a pair with this outcome: its item, the outcome, and what the test calls."""
-    item = SimpleNamespace(stash=pytest.Stash(), user_properties=[])
+    config = SimpleNamespace(invocation_params=SimpleNamespace(args=["-q", "--pair-timeout=5"]))
+    item = SimpleNamespace(stash=pytest.Stash(), user_properties=[], config=config, nodeid="test_x.py::test_x")
     outcome = Outcome(status, f"{status} it was", evidence=["a line", "another"])
     of_test = FabricOfTest(item, SimpleNamespace(libnccl=libnccl, pair=lambda a, b, arm: outcome))
     return item, outcome, lambda: of_test.all_reduce(PAIR, "p2p_on")
@@ -39,7 +41,7 @@ def test_an_arm_that_cant_be_made_is_a_skip():
 
 @pytest.mark.parametrize("status", sorted({*STATUSES} - {"pass", "waived"}))
 def test_everything_else_fails(status):
-    """In three lines: what and where, how, and where to look first; the evidence is kept for the report."""
+    """In three lines: what and where, how, and where to look first; its report is given evidence and a command."""
     item, _, judge = judged(status)
     with pytest.raises((FabricFailure, pytest.skip.Exception)) as failure:  # a skip would end this test as one, too
         judge()
@@ -47,7 +49,9 @@ def test_everything_else_fails(status):
     first, second, third = str(failure.value).splitlines()
     assert (first, second.strip()) == (f"{status}: {PAIR.words}, p2p_on", f"{status} it was")
     assert third.strip().startswith("look at: ")
-    assert item.stash[EVIDENCE] == ["a line", "another"]
+    given = given_to(item)
+    assert given.evidence == ["a line", "another"]
+    assert given.by_hand() == "pytest --pair-timeout=5 test_x.py::test_x"
 
 
 @pytest.mark.parametrize("status", ["pass", "wrong"])
@@ -58,7 +62,7 @@ def test_two_copies_of_libnccl_are_noted_whatever_the_outcome(status):
     else:
         with pytest.raises(FabricFailure):
             judge()
-        assert "2 copies are mapped in one process" in item.stash[EVIDENCE][-1]
+        assert "2 copies are mapped in one process" in given_to(item).evidence[-1]
     assert [record["level"] for record in note_of(item.user_properties).preflight] == ["failure"]
 
 

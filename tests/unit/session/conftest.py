@@ -19,6 +19,8 @@ import pytest
 
 import fixtures.machine.here
 from fixtures.machine.machine import Machine
+from fixtures.matrix import Configuration, Selection
+from fixtures.option import values
 from fixtures.processes.proctable import MARKER
 from fixtures.rehearsal.nodes import load_node
 from fixtures.run import Run
@@ -71,6 +73,11 @@ class Pytest:
         code, _, errors = self(*arguments, plugins=(asking,))
         assert code == 0, errors
         return asking.run
+
+
+def select(**given: tuple[object, ...]) -> Selection:
+    """What is chosen of the matrix without options, but for what is given."""
+    return values(Configuration, lambda name: None) | given
 
 
 class _Resolving:

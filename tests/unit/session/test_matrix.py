@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from fixtures.machine.groups import best_group
-from fixtures.matrix import Selection, configurations, plan
+from fixtures.matrix import configurations, plan
 from fixtures.rehearsal.nodes import load_node
+from tests.unit.session.conftest import select
 
 DEFAULT = [
     "turbomind-tp1-fp16",
@@ -24,15 +24,15 @@ DEFAULT = [
     "pytorch-tp2-fp16-nccl-p2p_off",
 ]
 CASES = {
-    "default": (Selection(), DEFAULT),
-    "backend": (Selection(backends=("pytorch",)), DEFAULT[8:]),
-    "communicator": (Selection(communicators=("cuda-ipc",), tp=(2,)), DEFAULT[6:8]),
+    "default": (select(), DEFAULT),
+    "backend": (select(backend=("pytorch",)), DEFAULT[8:]),
+    "communicator": (select(communicator=("cuda-ipc",), tp=(2,)), DEFAULT[6:8]),
     "communicator keeps tp 1": (
-        Selection(communicators=("cuda-ipc",)),
+        select(communicator=("cuda-ipc",)),
         [*DEFAULT[:2], *DEFAULT[6:8], DEFAULT[8]],
     ),
     "precision": (
-        Selection(precisions=("awq",)),
+        select(precision=("awq",)),
         [
             *(name for name in DEFAULT if "awq" in name),
             "pytorch-tp1-awq",
@@ -41,11 +41,11 @@ CASES = {
         ],
     ),
     "p2p forced": (
-        Selection(backends=("turbomind",), tp=(2,), precisions=("fp16",), p2p=("p2p_on", "p2p_forced")),
+        select(backend=("turbomind",), tp=(2,), precision=("fp16",), p2p=("p2p_on", "p2p_forced")),
         ["turbomind-tp2-fp16-nccl-p2p_on", "turbomind-tp2-fp16-nccl-p2p_forced", "turbomind-tp2-fp16-cuda_ipc"],
     ),
     "tp 1 stands once": (
-        Selection(tp=(1, 4, 8), backends=("turbomind",), precisions=("fp16",), p2p=("p2p_on",)),
+        select(tp=(1, 4, 8), backend=("turbomind",), precision=("fp16",), p2p=("p2p_on",)),
         [
             "turbomind-tp1-fp16",
             "turbomind-tp4-fp16-nccl-p2p_on",
@@ -77,15 +77,13 @@ def test_options_narrow(inner, arguments, ids):
     assert [cell.configuration.id for cell in inner.resolve("--rehearse", *arguments).cells] == ids
 
 
-def placed(machine, *, oversubscribe=False, **selection):
+def placed(machine, *, oversubscribe=False, **given):
     """Configuration id to GPUs, or to the skip reason."""
-    cells = plan(
-        Selection(**selection), machine, oversubscribe=oversubscribe, group_of=best_group, missing=lambda _: None
-    )
+    cells = plan(select(**given), machine, oversubscribe=oversubscribe, missing=lambda _: None)
     return {cell.configuration.id: cell.skip_reason or cell.configuration.gpus for cell in cells}
 
 
-PYTORCH = {"backends": ("pytorch",), "p2p": ("p2p_on",)}
+PYTORCH = {"backend": ("pytorch",), "p2p": ("p2p_on",)}
 
 
 def test_too_few_gpus():
@@ -125,7 +123,7 @@ def test_oversubscribe_shares_only_where_gpus_are_too_few(t4x4):
 def test_shared_gpu_has_no_p2p_arms():
     """Both arms would be one and the same server, so it stands once, with ids as the contract has them."""
     one = load_node("h200x1")
-    assert placed(one, oversubscribe=True, precisions=("fp16",), tp=(2,)) == {
+    assert placed(one, oversubscribe=True, precision=("fp16",), tp=(2,)) == {
         "turbomind-tp2-fp16-nccl-shared_gpu": (0,),
         "turbomind-tp2-fp16-cuda_ipc-shared_gpu": (0,),
         "pytorch-tp2-fp16-nccl-shared_gpu": (0,),
@@ -140,8 +138,8 @@ def test_what_lmdeploy_lacks_is_a_reason(t4x4):
         asked.append(configuration.id)
         return "lmdeploy 0.5.0 has no --communicator" if configuration.communicator == "cuda-ipc" else None
 
-    selection = Selection(backends=("turbomind",), precisions=("fp16",), tp=(2, 8), p2p=("p2p_on",))
-    cells = plan(selection, t4x4, oversubscribe=False, group_of=best_group, missing=missing)
+    selection = select(backend=("turbomind",), precision=("fp16",), tp=(2, 8), p2p=("p2p_on",))
+    cells = plan(selection, t4x4, oversubscribe=False, missing=missing)
     assert {cell.configuration.id: cell.skip_reason for cell in cells} == {
         "turbomind-tp2-fp16-nccl-p2p_on": None,
         "turbomind-tp8-fp16-nccl-p2p_on": "needs 8 GPUs, this machine has 4; try --oversubscribe",

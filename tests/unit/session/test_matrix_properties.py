@@ -7,11 +7,11 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fixtures.machine.groups import best_group
-from fixtures.matrix import BACKENDS, COMMUNICATORS, PRECISIONS, Selection, configurations, plan
+from fixtures.matrix import BACKENDS, COMMUNICATORS, PRECISIONS, configurations, plan
 from fixtures.nccl.arms import P2P_ARMS
 from fixtures.rehearsal.nodes import load_node, node_names
 from fixtures.report.names import configuration_of
+from tests.unit.session.conftest import select
 
 NODES = [load_node(name) for name in node_names()]
 
@@ -22,11 +22,11 @@ def some(values):
 
 
 SELECTIONS = st.builds(
-    Selection,
-    backends=some(BACKENDS),
-    communicators=some(COMMUNICATORS),
+    select,
+    backend=some(BACKENDS),
+    communicator=some(COMMUNICATORS),
     tp=some((1, 2, 4, 8, 16)),
-    precisions=st.none() | some(PRECISIONS),
+    precision=st.none() | some(PRECISIONS),
     p2p=some(P2P_ARMS),
 )
 
@@ -43,12 +43,12 @@ def machines(draw):
 
 @given(selection=SELECTIONS, machine=machines(), oversubscribe=st.booleans())
 def test_every_cell_has_gpus_or_a_reason(selection, machine, oversubscribe):
-    cells = plan(selection, machine, oversubscribe=oversubscribe, group_of=best_group, missing=lambda _: None)
+    cells = plan(selection, machine, oversubscribe=oversubscribe, missing=lambda _: None)
     here = {gpu.index: gpu for gpu in machine.gpus}
     for cell in cells:
         configuration = cell.configuration
-        assert configuration.backend in selection.backends
-        assert configuration.tp in selection.tp
+        assert configuration.backend in selection["backend"]
+        assert configuration.tp in selection["tp"]
         assert (configuration.communicator is None) == (configuration.tp == 1)
         if cell.skip_reason is not None:
             assert cell.skip_reason.strip()

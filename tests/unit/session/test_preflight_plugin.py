@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_a_bad_host(project):
     """Failures fail with a line each for what, consequence and remedy; warnings and infos pass and are told."""
     text = (NODES / "t4x4.toml").read_text()
     (project.folder / "bad.toml").write_text(text + BAD_HOST)
-    options = ("--rehearse", "--node=./bad.toml", "--gpus=2,1", "-m", "multigpu")
+    options = ("--rehearse", "--node=./bad.toml", "--gpus=2,1", "-m", "multigpu", "-raP")
     code, output = project.run(*options, "tests/multigpu/test_preflight.py")
     assert code == 1, output
     failed, passed = [name for name, level in LEVELS.items() if level == "failure"], len(LEVELS) - 2
@@ -72,6 +73,8 @@ def test_a_bad_host(project):
     told = re.findall(r"^  (failure|warning|info): (\w+): ", output, re.M)
     assert {check: level for level, check in told} == {c: level for c, level in LEVELS.items() if level != "ok"}
     assert [level for level, _ in told] == sorted((level for level, _ in told), key="failure warning info".index)
+    sections = Counter(re.findall(r"^-+ preflight: (\w+) -+$", output, re.M))
+    assert sections == Counter(level for level in LEVELS.values() if level != "failure"), "of the tests that pass"
     failure = output.partition("test_preflight[shm]")[2]
     assert "shm: /dev/shm has 3 MB of 67 MB free, NCCL may need 77 MB: No space left on device" in failure
     assert "consequence: NCCL fails at start" in failure

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-import fixtures.session.preflight_plugin as plugin
 from fixtures.processes.proctable import mapped_files
 from fixtures.report.contract import note_of
-from fixtures.session.server_plugin import SERVER
+from fixtures.verdict.given import given_to
+from fixtures.verdict.report_hook import pytest_runtest_makereport
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def server():
 
 def preflight_of(item):
     """The records of a passed test, once the hook has seen its report."""
-    report = SimpleNamespace(when="call", passed=True, user_properties=[], sections=[])
-    hook = plugin.pytest_runtest_makereport(item)
+    report = SimpleNamespace(when="call", passed=True, failed=False, user_properties=[], sections=[])
+    hook = pytest_runtest_makereport(item, SimpleNamespace(excinfo=None))
     next(hook)
     with pytest.raises(StopIteration):
         hook.send(report)
@@ -33,9 +33,9 @@ def preflight_of(item):
 
 
 def test_two_copies_are_told_once(server, tmp_path):
-    stash = {SERVER: server}
     config = SimpleNamespace(stash=pytest.Stash())
-    item = SimpleNamespace(stash=stash, config=config, user_properties=[])
+    item = SimpleNamespace(stash=pytest.Stash(), config=config, user_properties=[])
+    given_to(item).server = server
     maps = []
     for name in "ab":
         (tmp_path / name).mkdir()
