@@ -103,23 +103,3 @@ def test_a_later_process_with_the_same_pid_holds_nothing(ledger):
     pid, started, rest = entry.name.split("-", 2)
     entry.rename(entry.with_name(f"{pid}-{int(started) - 1}-{rest}"))
     assert ledger.used_mib(GPU) == 0
-
-
-def test_taking_for_a_child(ledger, start):
-    child = start(1)
-    assert child.stdout.readline() == "taken\n"
-    ledger.take(GPU, 4, pid=child.pid)
-    assert ledger.processes_on(GPU) == [(child.pid, 5)]
-
-
-def test_nobody_takes_for_the_dead(ledger, start):
-    child = start(1)
-    child.kill()
-    child.wait()
-    with pytest.raises(ProcessLookupError, match=f"no living process {child.pid}"):
-        ledger.take(GPU, 4, pid=child.pid)
-
-
-def test_nobody_takes_less_than_nothing(ledger):
-    with pytest.raises(ValueError, match="can't take -1 MiB"):
-        ledger.take(GPU, -1)
