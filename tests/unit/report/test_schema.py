@@ -87,7 +87,7 @@ def test_ranks_share_a_gpu_only_where_the_report_says_so(report):
         ("pairs", PAIR, {"ranks": []}),
         ("pairs", PAIR, {"configuration": None}),
         ("groups", GROUP, {"configuration": "turbomind-tp2-fp16-nccl-p2p_on"}),
-        ("groups", GROUP, {"operation": "reduce"}),
+        ("groups", GROUP, {"operation": "all reduce"}),
         ("groups", GROUP, {"arm": "off"}),
         ("peer_access", PEER, {"method": "copy"}),
         ("peer_access", PEER, {"status": "ok"}),
