@@ -115,7 +115,6 @@ class Sweeps:
         )
         job = {
             "gpus": [seat.index for seat in pair],
-            "world_size": 2,
             "ids": [str(self.folder / uuid.uuid4().hex)],
         }
         ranks = [self._start(rank, {**job, "ranks": [{"rank": rank, "device": 0}]}, environment) for rank in (0, 1)]

@@ -91,11 +91,11 @@ class Server:
         self.process.send_signal(signal.SIGTERM)
         return self.ended()
 
-    def post(self, route: str = "/v1/chat/completions", **body: Any) -> httpx.Response:
+    def post(self, route: str = "/v1/chat/completions", timeout: float = DEADLINE, **body: Any) -> httpx.Response:
         body.setdefault("model", self.model)
         if route == "/v1/chat/completions":
             body.setdefault("messages", QUESTION)
-        return self.http.post(self.url + route, json=body)
+        return self.http.post(self.url + route, json=body, timeout=timeout)
 
     def chat(self, **body: Any) -> str:
         """The answer's text."""

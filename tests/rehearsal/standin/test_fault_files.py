@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fixtures.errors import BadInput
-from fixtures.rehearsal.faults import Conditions, Situation, fault_names, list_faults_text, load_fault
+from fixtures.rehearsal.fault import Conditions, Situation
+from fixtures.rehearsal.faults import fault_names, list_faults_text, load_fault
 
 GOOD = 'description = "x"\naction = "hang"\nat = "start"\n'
 

@@ -104,7 +104,7 @@ def ask(monkeypatch, device, operation):
     one.communicators = type("Module", (), {"open_communicators": lambda job, rank, _: [Communicator(device, rank)]})
     step = {"operation": operation, "dtype": "int32", "count": 5, "in_place": False, "iterations": 2, "repeat": 2}
     ranks = [{"rank": rank, "device": rank} for rank in range(RANKS)]
-    one.work({"job": 1, "do": "trial", "ranks": ranks, "world_size": RANKS, "ids": ["0"], "steps": [step]})
+    one.work({"job": 1, "do": "trial", "ranks": ranks, "gpus": [0, 1, 2], "ids": ["0"], "steps": [step]})
     return channel.answers[-1]
 
 
