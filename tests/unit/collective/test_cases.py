@@ -15,6 +15,7 @@ from fixtures.collective.cases import (
     why_not_selected,
 )
 from fixtures.collective.outcome import Outcome
+from fixtures.collective.under_test.operations import OPERATIONS
 from fixtures.machine.here import Here
 from fixtures.machine.machine import Machine
 from fixtures.matrix import Cell, Configuration
@@ -57,7 +58,7 @@ def test_groups_are_the_node_and_those_of_the_matrix_once():
         ("thread_per_gpu", "p2p_off"),
         ("thread_per_gpu", "p2p_direct_off"),
     }
-    assert len(cases) == 6 * 2 * 5
+    assert len(cases) == len(OPERATIONS) * 2 * 5
     only_off = group_cases(run_on("t4x4", p2p=("p2p_off",)))
     assert {arm for *_, arm in only_off} == {"p2p_off"}
 

@@ -36,16 +36,18 @@ def test_every_part_has_an_example() -> None:
 
 @beside(Extended)
 def test_the_examples_work(project):
-    """A node with a saving governor and an old lmdeploy, a fault on two GPUs, a kv8 axis, a longer session."""
+    """An old lmdeploy where the governor saves power, a fault on two GPUs, a kv8 axis, a longer session, a scatter."""
     node = (project.folder / "fixtures/rehearsal/nodes/l4x2.toml").read_text()
     (project.folder / "saving.toml").write_text(f'{node}\n[host]\ngovernor = "powersave"\n')
-    where = ("--rehearse", "--node=saving.toml", "--fault=negated-share", "-p", "no:fixtures.session.fabric_plugin")
+    where = ("--rehearse", "--node=saving.toml", "--fault=negated-share")
     matrix = ("--precision=fp16", "--communicator=nccl", "--p2p=p2p_on", "--kv-bits=8", "--session-len=4096")
-    tests = ("tests/multigpu", "-k", "governor or founding_request or usage_adds_up")
+    scatter = "scatter and not reduce_scatter and process_per_gpu and p2p_on"
+    tests = ("tests/multigpu", "-k", f"governor or founding_request or usage_adds_up or {scatter}")
     code, output = project.run(*tests, *where, *matrix)
     assert code == 1, output
     report = json.loads(project.report_json.read_text())
     assert [(found["check"], found["level"]) for found in report["preflight"]] == [("governor", "warning")]
+    assert [(group["operation"], group["status"]) for group in report["groups"]] == [("scatter", "pass")]
     found = {(test["check"], test["configuration"]): test["outcome"] for test in report["tests"]}
     assert found[("usage_adds_up", TP1)] == found[("founding_request", TP1)] == "passed"
     assert found[("founding_request", TP2)] == "failed"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fixtures.collective.under_test.operations import OPERATIONS
 from fixtures.rehearsal.faults import fault_names
 from fixtures.rehearsal.nodes import load_node, node_names
 
@@ -133,7 +134,7 @@ FABRICS = {
         "p2p_forced: only where p2p_on is seen not to use P2P, known at run time: at most 3",
         "p2p_forced: waived without peer access: 3",
         "2 groups (GPU0+1+2+3, GPU1+2)",
-        "x all_reduce, all_gather, reduce_scatter, broadcast, many_small, two_communicators",
+        f"x {', '.join(OPERATIONS)}",
         "x thread_per_gpu: p2p_on, p2p_off, p2p_direct_off",
         "12 ordered pairs x peer_write, cuda_ipc waived without peer access: 12",
         "again when a server on several GPUs fails: the pairs among its GPUs, p2p_on, p2p_off",
